@@ -1,0 +1,5 @@
+"""``python -m omnirecall``."""
+
+from omnirecall.cli import main
+
+main()

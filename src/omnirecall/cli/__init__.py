@@ -1,0 +1,81 @@
+"""The command line: one file per command, no logic of its own."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from omnirecall._version import __version__
+from omnirecall.errors import RunError, UserError
+
+COMMANDS = {
+    "run": "Measure a model on a suite, or on a folder of your own data.",
+    "score": "Vectors and judgments in, measures out.",
+    "report": "Show a finished run as a table.",
+    "suites": "What each suite contains.",
+    "models": "Which models there are, and what each can embed.",
+}
+
+
+class Commands(click.Group):
+    """Imports a command's file only when that command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, in the order a newcomer meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"omnirecall.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="Example: omnirecall run starter --model starter",
+)
+@click.version_option(__version__, prog_name="omnirecall")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def app(debug: bool) -> None:
+    """Measure how well an embedding model retrieves across text, image, video, audio and their combinations."""
+
+
+def main() -> None:
+    """Run the command line: exit code 0 done, 1 the run failed, 2 the user's mistake."""
+    debug = "--debug" in sys.argv
+    try:
+        app(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("stopped by the keyboard; what was embedded is kept", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except UserError as error:
+        if debug:
+            raise
+        _fail(str(error), 2)
+    except (RunError, OSError, MemoryError) as error:
+        if debug:
+            raise
+        _fail(f"the run failed: {str(error) or type(error).__name__}", 1)
+
+
+def _fail(sentence: str, code: int) -> None:
+    click.echo(f"omnirecall: {sentence}", err=True)
+    sys.exit(code)

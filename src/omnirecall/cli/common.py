@@ -1,0 +1,53 @@
+"""What several commands share: options and progress bars."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from omnirecall.evaluate import Progress
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+
+
+def path(**kind: Any) -> click.Path:
+    """A path argument."""
+    return click.Path(path_type=Path, **kind)
+
+
+def progress(quiet: bool) -> Progress:
+    """Progress bars on standard error when it is a terminal, and nothing otherwise."""
+    from omnirecall.evaluate import silent
+
+    return silent if quiet or not sys.stderr.isatty() else _bar
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        bar = bars.add_task(what, total=total)
+        yield lambda steps: bars.update(bar, advance=steps)

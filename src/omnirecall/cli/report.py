@@ -1,0 +1,26 @@
+"""``omnirecall report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from omnirecall.cli.common import as_json, path
+
+
+@click.command("report", epilog="Example: omnirecall report runs/starter/starter-1a2b3c4d5e6f --format latex")
+@click.argument("run", type=path())
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "markdown", "latex", "json", "csv"]),
+    default="table",
+    show_default=True,
+)
+@as_json
+def command(run: Path, form: str, as_json: bool) -> None:
+    """Show a finished run as a table. RUN is the folder that `omnirecall run` named."""
+    from omnirecall.results.record import read_run
+
+    click.echo(read_run(run).table("json" if as_json else form), nl=False)

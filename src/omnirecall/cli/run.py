@@ -1,0 +1,77 @@
+"""``omnirecall run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from omnirecall.cli.common import as_json, path, progress, quiet
+
+
+@click.command(
+    "run",
+    epilog="Example: omnirecall run starter --model starter    "
+    "Own data: a folder with task.toml, queries.jsonl, candidates.jsonl and qrels.tsv; omnirecall run ./folder --model starter",
+)
+@click.argument("suite")
+@click.option("--model", required=True, help="FAMILY or FAMILY:NAME; see `omnirecall models`.")
+@click.option("--data", type=path(), help="Folder with the suite's data.")
+@click.option("--tasks", metavar="GLOB", multiple=True, help="Only the tasks that match; may be given several times.")
+@click.option("--out", type=path(), default=Path("runs"), show_default=True, help="Folder for runs.")
+@click.option("--store", type=path(), help="Folder for vectors.  [default: OUT/.store]")
+@click.option("--device", help="Device for the model, such as cpu or cuda.")
+@click.option("--batch", type=int, help="Items in a batch.  [default: by modality]")
+@click.option("--dim", type=int, metavar="N", help="Only the first N dimensions of each vector.")
+@click.option("--limit", type=int, metavar="N", help="Only the first N queries of each task; pools stay whole.")
+@click.option(
+    "--top-k",
+    type=int,
+    metavar="N",
+    default=10,
+    show_default=True,
+    help="Length of the ranked list kept for each query.",
+)
+@click.option("--prompt", type=click.Choice(["model", "none"]), help="Who words the prompt.  [default: the model's]")
+@as_json
+@quiet
+def command(
+    suite: str,
+    model: str,
+    data: Path | None,
+    tasks: tuple[str, ...],
+    out: Path,
+    store: Path | None,
+    device: str | None,
+    batch: int | None,
+    dim: int | None,
+    limit: int | None,
+    top_k: int,
+    prompt: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Measure a model on SUITE: the name of a shipped suite, or a folder of your own data.
+
+    Writes the run to OUT/<suite>/<model>-<identity>/ and prints its table. Vectors are kept, so that a second run embeds nothing.
+    """
+    from omnirecall.evaluate import Options, evaluate
+
+    options = Options(
+        data=data,
+        tasks=tasks,
+        out=out,
+        store=store,
+        device=device,
+        batch=batch,
+        dim=dim,
+        limit=limit,
+        top_k=top_k,
+        prompt=prompt,
+    )
+    run = evaluate(model, suite, options, progress=progress(quiet or as_json))
+    if as_json:
+        click.echo(run.table("json"), nl=False)
+    elif not quiet:
+        click.echo(run.table("table"), nl=False)
+        click.echo(f"{run.embedded['now']} of {run.embedded['planned']} items embedded now; the run is in {run.folder}")

@@ -1,0 +1,1 @@
+"""Items to vectors: plan, pipeline, store."""

@@ -1,0 +1,101 @@
+"""What a run embeds: each distinct item once, in batches that depend on nothing but the plan."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from omnirecall.errors import UserError
+from omnirecall.models.base import Embedder, Role
+from omnirecall.protocol.items import MODALITIES, Item, MediaRef
+from omnirecall.protocol.suites import MediaPolicy
+
+BATCH_SIZES = {"text": 256, "image": 32, "audio": 16, "video": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Hashes of what items are made of; a file is read once."""
+
+    _files: dict[Path, str] = field(default_factory=dict)
+
+    def parts(self, item: Item) -> list[list[str]]:
+        """[modality, hash of its text or bytes] for each part of the item."""
+        return [[part, self._digest(getattr(item, part))] for part in MODALITIES if part in item.modalities]
+
+    def _digest(self, content: str | MediaRef) -> str:
+        if isinstance(content, Path):
+            if content not in self._files:
+                self._files[content] = file_digest(content)
+            return self._files[content]
+        return hashlib.blake2b(content.encode() if isinstance(content, str) else content, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One item to embed, and the key under which its vector is stored."""
+
+    item: Item
+    role: Role
+    instruction: str
+    media: MediaPolicy
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The distinct jobs of a run, in the order they were asked for."""
+
+    model: Embedder
+    batch: int | None = None
+    contents: Contents = field(default_factory=Contents)
+    jobs: dict[bytes, Job] = field(default_factory=dict)
+
+    def add(self, items: Iterable[Item], role: Role, instruction: str, media: MediaPolicy, prompt: str) -> list[bytes]:
+        """Plan the items of one role of one task; returns their keys in order.
+
+        ``instruction`` is the task's; an item's own takes its place. Under the prompt mode ``none`` there is none.
+        """
+        keys = []
+        for item in items:
+            own = instruction if item.instruction is None else item.instruction
+            spoken = own if prompt == "model" else ""
+            key = self.key(item, role, spoken, media)
+            self.jobs.setdefault(key, Job(item, role, spoken, media, key))
+            keys.append(key)
+        return keys
+
+    def key(self, item: Item, role: Role, instruction: str, media: MediaPolicy) -> bytes:
+        """The hash of all that decides the item's vector under this model: content, role, instruction, media policy."""
+        parts: list[object] = [1, "" if self.model.symmetric else role, instruction, self.contents.parts(item)]
+        if item.video is not None:
+            parts.append(msgspec.to_builtins(media))
+        if item.audio is not None or (item.video is not None and media.audio_track):
+            parts.append(self.model.sampling_rate)
+        return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
+
+    def batches(self) -> list[list[Job]]:
+        """The jobs in batches of one role and one set of modalities, texts of like length together."""
+        groups: dict[tuple[str, tuple[str, ...]], list[Job]] = {}
+        for job in self.jobs.values():
+            group = ("" if self.model.symmetric else job.role, tuple(sorted(job.item.modalities)))
+            groups.setdefault(group, []).append(job)
+        batches = []
+        for (_, modalities), jobs in groups.items():
+            size = self.batch or min(BATCH_SIZES[part] for part in modalities)
+            jobs.sort(key=lambda job: len(job.item.text or ""))
+            batches += [jobs[start : start + size] for start in range(0, len(jobs), size)]
+        return batches
+
+
+def file_digest(path: Path) -> str:
+    """The blake2b hash of a file's bytes; UserError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None

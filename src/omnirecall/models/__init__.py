@@ -1,0 +1,1 @@
+"""What embeds: the Embedder protocol, one file per family, presets."""

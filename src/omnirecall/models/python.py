@@ -1,0 +1,74 @@
+"""The user's own model: ``py:module:attribute`` or ``py:path.py:attribute``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence, Set
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnirecall.errors import UserError
+from omnirecall.media.types import DecodedItem
+from omnirecall.models.base import Embedder, Role
+
+NEEDS = ("name", "fingerprint", "dimension", "symmetric", "supports", "encode")
+
+
+class UserModel:
+    """The user's object, with defaults for what it need not say: sampling rate, default prompt and notes."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.name: str = inner.name
+        self.fingerprint: str = inner.fingerprint
+        self.dimension: int = inner.dimension
+        self.symmetric: bool = inner.symmetric
+        self.sampling_rate: int = getattr(inner, "sampling_rate", 16000)
+        self.default_prompt: str = getattr(inner, "default_prompt", "model")
+        self.notes: tuple[str, ...] = tuple(getattr(inner, "notes", ()))
+
+    def supports(self, modalities: Set[str]) -> bool:
+        """What the user's object says."""
+        return bool(self.inner.supports(modalities))
+
+    def encode(self, items: Sequence[DecodedItem], *, role: Role) -> NDArray[np.float32]:
+        """What the user's object gives; the pipeline checks it."""
+        return np.asarray(self.inner.encode(items, role=role))
+
+
+def load(name: str, device: str | None) -> Embedder:
+    """The object, or what calling the class or function gives; UserError says what it lacks."""
+    where, _, attribute = name.rpartition(":")
+    if not where:
+        raise UserError(f"py:{name}: write py:module:attribute or py:path.py:attribute")
+    module = _from_file(Path(where)) if where.endswith(".py") else _from_name(where)
+    if not hasattr(module, attribute):
+        raise UserError(f"py:{name}: {where} has no {attribute}")
+    model = getattr(module, attribute)
+    if isinstance(model, type) or (callable(model) and not hasattr(model, "encode")):
+        model = model()
+    if missing := [need for need in NEEDS if not hasattr(model, need)]:
+        raise UserError(f"py:{name}: the model lacks {', '.join(missing)}; a model has {', '.join(NEEDS)}")
+    return UserModel(model)
+
+
+def _from_name(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"py:{name}: no module {error.name} can be imported; install it or name a file") from None
+
+
+def _from_file(path: Path) -> object:
+    if not path.is_file():
+        raise UserError(f"py:{path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(f"omnirecall_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"py:{path}: cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

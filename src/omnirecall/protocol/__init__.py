@@ -1,0 +1,1 @@
+"""What is measured: items, tasks, suites, measures, means. Imports no other room."""

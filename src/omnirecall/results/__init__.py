@@ -1,0 +1,1 @@
+"""Ranks to findings: run record, means, tables."""

@@ -1,0 +1,75 @@
+"""What is refused before any work, because it would make a number wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+
+from omnirecall.errors import UserError
+from omnirecall.protocol.items import Judgments
+
+
+def check_ids(
+    queries: Sequence[str],
+    candidates: Sequence[str],
+    judgments: Judgments,
+    pools: Mapping[str, Sequence[str]] | None,
+    exclude: Mapping[str, Sequence[str]],
+    *,
+    unjudged: str,
+    where: str,
+) -> list[int]:
+    """Row numbers of the queries that have a relevant candidate, all of them unless ``unjudged`` is "drop".
+
+    UserError for duplicate ids, unknown ids, an id both relevant and excluded, a query without pool or without relevant candidate.
+    """
+    _refuse_duplicates(queries, f"{where}: query")
+    _refuse_duplicates(candidates, f"{where}: candidate")
+    known_queries, known_candidates = set(queries), set(candidates)
+    if unjudged != "drop":
+        _refuse_unknown_queries(judgments, known_queries, f"{where}: the judgments name")
+    _refuse_unknown_queries(pools or {}, known_queries, f"{where}: the pools name")
+    _refuse_unknown_queries(exclude, known_queries, f"{where}: the exclusions name")
+    for query, ids in (pools or {}).items():
+        _check_list(ids, known_candidates, f"{where}: the pool of query {query}")
+        if not ids:
+            raise UserError(f"{where}: the pool of query {query} is empty")
+    for query, ids in exclude.items():
+        _check_list(ids, known_candidates, f"{where}: the exclusions of query {query}")
+        for candidate in ids:
+            if judgments.get(query, {}).get(candidate, 0) > 0:
+                raise UserError(
+                    f"{where}: query {query}: candidate {candidate} is both excluded and relevant; it can be one of them"
+                )
+    if pools is not None and (bare := next((query for query in queries if query not in pools), None)) is not None:
+        raise UserError(f"{where}: query {bare} has no pool, though other queries have one")
+    judged = [row for row, query in enumerate(queries) if any(grade > 0 for grade in judgments.get(query, {}).values())]
+    if unjudged != "drop" and len(judged) < len(queries):
+        have = set(judged)
+        first = next(query for row, query in enumerate(queries) if row not in have)
+        raise UserError(
+            f"{where}: query {first} has no relevant candidate in the judgments ({len(queries) - len(judged)} such queries);"
+            f' judge it, remove it, or drop all such queries with unjudged = "drop"'
+        )
+    if not judged:
+        raise UserError(f"{where}: no query has a relevant candidate")
+    return judged
+
+
+def _refuse_duplicates(ids: Sequence[str], what: str) -> None:
+    if len(set(ids)) < len(ids):
+        name, count = Counter(ids).most_common(1)[0]
+        raise UserError(f"{what} id {name} is used {count} times; ids are unique")
+
+
+def _refuse_unknown_queries(table: Mapping[str, object], known: Set[str], what: str) -> None:
+    for query in table:
+        if query not in known:
+            raise UserError(f"{what} the query {query}, which is not among the queries")
+
+
+def _check_list(ids: Sequence[str], known: Set[str], what: str) -> None:
+    for candidate in ids:
+        if candidate not in known:
+            raise UserError(f"{what} names {candidate}, which is not among the candidates")
+    _refuse_duplicates(ids, f"{what}: candidate")

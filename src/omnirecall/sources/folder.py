@@ -1,0 +1,157 @@
+"""The folder layout: own data, and the starter suite.
+
+A folder holds ``task.toml``, ``queries.jsonl``, ``candidates.jsonl`` and ``qrels.tsv`` (one task), or a card ``suite.toml`` whose
+tasks name their files. Each jsonl line is an item: ``id`` and any of ``text``, ``image``, ``video``, ``audio``; media are paths
+relative to the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from omnirecall.errors import UserError
+from omnirecall.protocol.cards import read_card, read_toml, suite_from_table
+from omnirecall.protocol.items import Item, TaskData
+from omnirecall.protocol.suites import Suite, Task
+from omnirecall.sources.qrels import numbered_lines, read_pools, read_qrels
+
+DEFAULT_FILES = {"queries": "queries.jsonl", "candidates": "candidates.jsonl", "qrels": "qrels.tsv"}
+MEDIA = ("image", "video", "audio")
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    text: str | None = None
+    image: str | None = None
+    video: str | None = None
+    audio: str | None = None
+    instruction: str | None = None
+    cluster: str | None = None
+    metadata: Any = None
+
+
+class _Role(msgspec.Struct, forbid_unknown_fields=True):
+    file: str | None = None
+    instruction: str | None = None
+
+
+def is_suite_folder(folder: Path) -> bool:
+    """Whether the folder describes itself as a task or a suite."""
+    return (folder / "task.toml").is_file() or (folder / "suite.toml").is_file()
+
+
+def folder_suite(folder: Path) -> Suite:
+    """The suite of an own-data folder: its ``suite.toml``, or one task from its ``task.toml``."""
+    if (folder / "suite.toml").is_file():
+        return msgspec.structs.replace(read_card(folder / "suite.toml"), root=str(folder))
+    path = folder / "task.toml"
+    if not path.is_file():
+        raise UserError(
+            f"{folder}: there is neither task.toml nor suite.toml; see `omnirecall run --help` for the layout"
+        )
+    task = read_toml(path)
+    if isinstance(task.get("task"), Mapping):
+        task = {**task, **task.pop("task")}
+    task = _with_roles(task, path)
+    task.setdefault("name", folder.resolve().name)
+    task.setdefault("measure", "hit@1")
+    task.setdefault("measures", ["hit@1", "hit@5", "recall@5", "ndcg@10", "mrr"])
+    table = {"suite": {"name": task["name"]}, "task": [task]}
+    return msgspec.structs.replace(
+        suite_from_table(table, path, hashlib.sha256(path.read_bytes()).hexdigest()), root=str(folder)
+    )
+
+
+def _with_roles(task: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Spread ``[roles.query]`` and ``[roles.candidate]`` (``file``, ``instruction``) over the task's own keys."""
+    task = dict(task)
+    try:
+        roles = msgspec.convert(task.pop("roles", {}), dict[str, _Role])
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path}: roles: {error}; a role has `file` and `instruction`") from None
+    if unknown := set(roles) - {"query", "candidate"}:
+        raise UserError(f"{path}: roles: unknown role {sorted(unknown)[0]}; the roles are query and candidate")
+    data = dict(task.get("data", {}))
+    for role, files_key, instruction_key in (
+        ("query", "queries", "instruction"),
+        ("candidate", "candidates", "candidate_instruction"),
+    ):
+        if role in roles:
+            if roles[role].file is not None:
+                data[files_key] = roles[role].file
+            if roles[role].instruction is not None:
+                task[instruction_key] = roles[role].instruction
+    return {**task, "data": data}
+
+
+def read_task(root: Path, task: Task) -> TaskData:
+    """Queries, candidates, judgments, pools and exclusions of one task under ``root``.
+
+    ``task.data`` may name files: ``queries`` and ``candidates`` (one or a list), ``qrels``, ``pools``.
+    UserError names file and line.
+    """
+    files = {**DEFAULT_FILES, **{key: value for key, value in task.data.items() if key != "layout"}}
+    if unknown := set(files) - {*DEFAULT_FILES, "pools"}:
+        raise UserError(
+            f"task {task.name}: data has an unknown key {sorted(unknown)[0]}; it has queries, candidates, qrels, pools"
+        )
+    pools, exclude = read_pools(inside(root, files["pools"], f"task {task.name}")) if "pools" in files else (None, {})
+    return TaskData(
+        queries=_read_tables(root, files["queries"], task.name),
+        candidates=_read_tables(root, files["candidates"], task.name),
+        judgments=read_qrels(inside(root, files["qrels"], f"task {task.name}")),
+        pools=pools,
+        exclude=exclude,
+    )
+
+
+def _read_tables(root: Path, names: str | list[str], task: str) -> list[Item]:
+    names = [names] if isinstance(names, str) else names
+    return [item for name in names for item in read_items(inside(root, name, f"task {task}"), root)]
+
+
+def read_items(path: Path, root: Path) -> list[Item]:
+    """The items of a jsonl file; media paths are resolved under ``root``. UserError names file, line and id."""
+    decoder = msgspec.json.Decoder(_Row)
+    items = []
+    lines: dict[str, int] = {}
+    for number, line in numbered_lines(path):
+        try:
+            row = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            raise UserError(f"{path}: line {number}: {error}") from None
+        if row.id in lines:
+            raise UserError(f"{path}: line {number}: the id {row.id} was used in line {lines[row.id]}; ids are unique")
+        lines[row.id] = number
+        place = f"{path}: line {number}: item {row.id}"
+        media = {part: _media_file(root, name, f"{place}: {part}") for part in MEDIA if (name := getattr(row, part))}
+        item = Item(row.id, text=row.text or None, instruction=row.instruction, cluster=row.cluster, **media)
+        if not item.modalities:
+            raise UserError(f"{place}: none of text, image, video, audio; give at least one")
+        items.append(item)
+    return items
+
+
+def inside(root: Path, name: str, place: str) -> Path:
+    """``root / name``, refused unless it stays inside ``root`` (symbolic links followed)."""
+    if "\x00" in name or not (root / name).resolve().is_relative_to(root.resolve()):
+        raise UserError(f"{place}: {name!r} leads outside {root}; paths are relative to the folder")
+    return root / name
+
+
+def _media_file(root: Path, name: str, place: str) -> Path:
+    path = inside(root, name, place)
+    try:
+        size = path.stat().st_size if path.is_file() else -1
+    except OSError as error:
+        raise UserError(f"{place}: {name}: {error.strerror}") from None
+    if size < 0:
+        raise UserError(f"{place}: there is no file {name} in {root}")
+    if size == 0:
+        raise UserError(f"{place}: the file {name} is empty")
+    return path

@@ -1,0 +1,64 @@
+"""From a suite's name or folder to its tasks' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from omnirecall.errors import UserError
+from omnirecall.protocol.cards import read_card, shipped_card
+from omnirecall.protocol.items import TaskData
+from omnirecall.protocol.suites import Suite, Task
+from omnirecall.sources import folder
+from omnirecall.sources.checks import check_ids
+
+LAYOUTS: dict[str, Callable[[Path, Task], TaskData]] = {"folder": folder.read_task}
+PACKAGE = Path(__file__).parent.parent
+
+
+def load_suite(name: str | Path) -> Suite:
+    """A shipped suite by name, a folder of own data, or a card file; UserError says what there is."""
+    path = Path(name)
+    if path.is_dir() and folder.is_suite_folder(path):
+        return folder.folder_suite(path)
+    if path.suffix == ".toml" and path.is_file():
+        return read_card(path)
+    if path.is_dir() or len(path.parts) > 1:
+        return folder.folder_suite(path)
+    return read_card(shipped_card(str(name)))
+
+
+def data_root(suite: Suite, data: Path | None) -> Path:
+    """Where the suite's data lies: the given folder, else the one that the suite brings."""
+    if data is not None:
+        if not data.is_dir():
+            raise UserError(f"{data}: there is no such folder; --data names the folder with the data of {suite.name}")
+        return data
+    if suite.root is None:
+        raise UserError(f"the data of {suite.name} does not come with the package: name its folder with --data")
+    return PACKAGE / suite.root
+
+
+def read_task(root: Path, task: Task) -> TaskData:
+    """The rows of a task, checked; UserError names what is wrong and where."""
+    layout = task.data.get("layout", "folder")
+    if layout not in LAYOUTS:
+        raise UserError(f"task {task.name}: unknown layout {layout!r}; there are {', '.join(sorted(LAYOUTS))}")
+    return checked(LAYOUTS[layout](root, task), task)
+
+
+def checked(data: TaskData, task: Task) -> TaskData:
+    """Refuse what would make a number wrong, and drop unjudged queries where the card allows it."""
+    judged = check_ids(
+        [item.id for item in data.queries],
+        [item.id for item in data.candidates],
+        data.judgments,
+        data.pools,
+        data.exclude,
+        unjudged=task.unjudged,
+        where=f"task {task.name}",
+    )
+    if len(judged) == len(data.queries):
+        return data
+    return replace(data, queries=[data.queries[row] for row in judged], unjudged=len(data.queries) - len(judged))
