@@ -1,12 +1,13 @@
 PYTHON ?= python3
 VENV ?= .venv
+RUNS ?= runs
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo test lint types tests starter clean
 
 demo: $(VENV)/starter.done  ## run the starter suite with the starter model and print its table
-	$(BIN)/omnirecall run starter --model starter
+	$(BIN)/omnirecall run starter --model starter --out $(RUNS)
 
 test: lint types tests  ## lint, types and tests
 

@@ -323,8 +323,10 @@ def frames_at_rate(source: Path) -> list[Image.Image]:
 
 def write_clip(source: Path, target: Path) -> None:
     """An animation as H.264 at FPS frames a second, on white, without sound."""
-    x264 = "threads=1:lookahead-threads=1:sliced-threads=0:colorprim=smpte170m:transfer=smpte170m:colormatrix=smpte170m"
-    options = {"preset": "veryslow", "crf": "27", "tune": "animation", "x264-params": x264}
+    # weightp and mbtree make x264's output differ from run to run.
+    x264 = "threads=1:lookahead-threads=1:sync-lookahead=0:sliced-threads=0:weightp=0:mbtree=0"
+    x264 += ":colorprim=smpte170m:transfer=smpte170m:colormatrix=smpte170m"
+    options = {"preset": "veryslow", "crf": "28", "tune": "animation", "x264-params": x264}
     with av.open(str(target), "w", format="mp4", options={"fflags": "+bitexact", "movflags": "+faststart"}) as out:
         stream = out.add_stream("libx264", rate=FPS, options=options)
         stream.width = stream.height = SIZE

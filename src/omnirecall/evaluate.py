@@ -6,6 +6,8 @@ import fnmatch
 import hashlib
 import platform
 import re
+import sys
+import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,7 +21,8 @@ import numpy as np
 from omnirecall import ranking
 from omnirecall._version import __version__
 from omnirecall.embedding.pipeline import embed
-from omnirecall.embedding.plan import Contents, Plan
+from omnirecall.embedding.plan import Contents, Plan, said
+from omnirecall.embedding.ranked import as_ranked
 from omnirecall.embedding.store import Store
 from omnirecall.errors import UserError
 from omnirecall.models.base import Embedder
@@ -32,6 +35,7 @@ from omnirecall.results.record import (
     ModelRecord,
     RankTable,
     Run,
+    Status,
     TaskRecord,
     rank_table,
     read_run,
@@ -40,6 +44,9 @@ from omnirecall.results.record import (
 )
 from omnirecall.results.scores import task_measures
 from omnirecall.sources.load import data_root, load_suite, read_task
+from omnirecall.sources.media_check import Journal
+from omnirecall.sources.missing import refuse_missing, without_missing
+from omnirecall.sources.tables import NoDataError
 
 Advance = Callable[[int], None]
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
@@ -56,8 +63,9 @@ class Options:
     """What a user may choose about a run.
 
     ``tasks``: globs over task names; none takes all. ``limit``: the first N queries of each task. ``dim``: the first N
-    dimensions of each vector. ``prompt``: ``model`` or ``none``; None takes the model's default. ``top_k``: length of the
-    ranked list kept for each query. ``batch``: items in a batch. ``store``: folder of vectors; None puts it inside ``out``.
+    dimensions of each vector. ``prompt``: ``model``, ``card`` or ``none``; None takes the model's default. ``top_k``: length of
+    the ranked list kept for each query. ``batch``: items in a batch. ``store``: folder of vectors; None puts it inside ``out``.
+    ``on_missing``: ``fail`` ends the run at media that are missing or do not decode; ``skip`` leaves their items out.
     """
 
     data: Path | None = None
@@ -70,11 +78,20 @@ class Options:
     batch: int | None = None
     store: Path | None = None
     device: str | None = None
+    on_missing: str = "fail"
+
+    @property
+    def store_folder(self) -> Path:
+        """Where vectors are kept."""
+        return self.store or self.out / ".store"
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """One task, read and planned: its rows, the keys of its vectors and the hashes of its data; ``reason`` if unsupported."""
+    """One task, read and planned: its rows, the keys of its vectors and the hashes of its data.
+
+    ``reason`` says why there is no value, which is what ``status`` calls it; ``deviation`` says what was left out.
+    """
 
     task: Task
     data: TaskData
@@ -82,6 +99,8 @@ class _Planned:
     query_keys: Sequence[bytes] = ()
     candidate_keys: Sequence[bytes] = ()
     reason: str = ""
+    status: Status = "unsupported"
+    deviation: str = ""
 
 
 def evaluate(
@@ -104,20 +123,32 @@ def evaluate(
     chosen = choose_tasks(suite, options.tasks)
     root = data_root(suite, options.data)
     plan = Plan(model, options.batch)
+    journal = Journal(options.store_folder / "media.jsonl") if options.on_missing == "skip" else None
     with progress("Reading", len(chosen)) as advance:
         planned = []
         for task in chosen:
-            planned.append(_plan_task(task, root, plan, prompt, options.limit))
+            planned.append(_plan_task(task, root, plan, prompt, options.limit, journal))
             advance(1)
+    if all(one.status == "no-data" for one in planned):
+        raise UserError(f"no task of {suite.name} has its data in {root}: {planned[0].reason}")
     identity = _identity(suite, model, planned, options, prompt)
     folder = options.out / _file_name(suite.name) / f"{_file_name(model.name)}-{identity}"
-    store = Store(options.store or options.out / ".store", model.fingerprint, model.dimension, model.name)
+    store = Store(options.store_folder, model.fingerprint, model.dimension, model.name)
     with progress("Embedding", len(plan.jobs)) as advance:
-        embedded = embed(plan, store, advance)
+        try:
+            embedded = embed(plan, store, advance)
+        except UserError as error:
+            if not str(error).startswith("item "):  # what a model did wrong begins with the model
+                raise
+            raise UserError(f"{error}; mend the file, or leave such items out with --on-missing skip") from None
+    if options.dim is not None:
+        _refuse_cut_to_zero(planned, store, options.dim)
     records = {}
     with progress("Ranking", len(planned)) as advance:
         for one in planned:
-            records[one.task.name] = _unsupported(one) if one.reason else _measure(one, store, folder, options, prompt)
+            records[one.task.name] = (
+                _without_value(one) if one.reason else _measure(one, store, folder, options, prompt)
+            )
             advance(1)
     run = Run(
         omnirecall=__version__,
@@ -134,7 +165,7 @@ def evaluate(
         means=mean_values(
             suite.means, {name: record.value for name, record in records.items() if record.value is not None}
         ),
-        deviations=_deviations(suite, chosen, options),
+        deviations=_deviations(suite, chosen, options, planned),
         environment=environment(),
         identity=identity,
         data_root=str(root.resolve()),
@@ -142,6 +173,8 @@ def evaluate(
             f"the damaged shard {path.name} of the store was left out and embedded again" for path in store.damaged
         ),
         embedded=msgspec.to_builtins(embedded),
+        uncertain=_uncertain(suite, chosen),
+        media_warnings=_media_warnings(planned, store),
     )
     write_run(folder, run)
     return read_run(folder)
@@ -154,8 +187,10 @@ def _check_options(options: Options, model: Embedder) -> None:
             raise UserError(f"--{name.replace('_', '-')} {value}: give a number of 1 or more")
     if options.dim is not None and options.dim > model.dimension:
         raise UserError(f"--dim {options.dim}: the vectors of {model.name} have {model.dimension} dimensions")
-    if options.prompt not in (None, "model", "none"):
-        raise UserError(f"--prompt {options.prompt}: write model or none")
+    if options.prompt not in (None, "model", "card", "none"):
+        raise UserError(f"--prompt {options.prompt}: write model, card or none")
+    if options.on_missing not in ("fail", "skip"):
+        raise UserError(f"--on-missing {options.on_missing}: write fail or skip")
 
 
 def choose_tasks(suite: Suite, globs: Sequence[str]) -> list[Task]:
@@ -173,11 +208,20 @@ def choose_tasks(suite: Suite, globs: Sequence[str]) -> list[Task]:
     return [task for task in suite.tasks if task.name in names]
 
 
-def _plan_task(task: Task, root: Path, plan: Plan, prompt: str, limit: int | None) -> _Planned:
-    data = read_task(root, task)
-    data = replace(data, queries=data.queries[:limit])
+def _plan_task(task: Task, root: Path, plan: Plan, prompt: str, limit: int | None, journal: Journal | None) -> _Planned:
+    """Read and plan a task. With a journal of media, items whose media are missing or do not decode are left out."""
+    deviation = ""
+    try:
+        data = read_task(root, task)
+        data = replace(data, queries=data.queries[:limit])
+        if journal is None:
+            refuse_missing(data, task)
+        else:
+            data, deviation = without_missing(data, task, journal)
+    except NoDataError as error:
+        return _Planned(task, TaskData([], [], {}), {}, reason=str(error), status="no-data")
     hashes = _hashes(data, plan.contents)
-    if reason := _lacking(plan.model, data):
+    if reason := _lacking(plan.model, data, prompt):
         return _Planned(task, data, hashes, reason=reason)
     return _Planned(
         task,
@@ -185,25 +229,29 @@ def _plan_task(task: Task, root: Path, plan: Plan, prompt: str, limit: int | Non
         hashes,
         query_keys=plan.add(data.queries, "query", task.instruction, task.media, prompt),
         candidate_keys=plan.add(data.candidates, "candidate", task.candidate_instruction, task.media, prompt),
+        deviation=deviation,
     )
 
 
-def _lacking(model: Embedder, data: TaskData) -> str:
+def _lacking(model: Embedder, data: TaskData, prompt: str) -> str:
     """Which combination of parts the model does not support, or ""."""
     for role, items in (("queries", data.queries), ("candidates", data.candidates)):
-        for parts in sorted({item.modalities for item in items}, key=sorted):
+        for parts in sorted({said(item, prompt, model).modalities for item in items}, key=sorted):
             if not model.supports(parts):
                 return f"{model.name} does not embed {signature(parts)} ({role})"
     return ""
 
 
 def _hashes(data: TaskData, contents: Contents) -> dict[str, str]:
-    def rows(items: Sequence[Item]) -> list[object]:
-        return [[item.id, item.instruction, contents.parts(item)] for item in items]
+    def rows(items: Sequence[Item]) -> str:
+        digest = hashlib.sha256()
+        for item in items:  # one at a time: a pool may hold millions
+            digest.update(msgspec.json.encode([item.id, item.instruction, item.literal, contents.parts(item)]))
+        return digest.hexdigest()
 
-    judged = {item.id for item in data.queries}
+    judged = {*(item.id for item in data.queries), *data.skipped}
     return {
-        "queries": _digest(rows(data.queries)),
+        "queries": _digest([rows(data.queries), data.skipped]),
         "pool": _digest([rows(data.candidates), data.pools, data.exclude]),
         "judgments": _digest(
             sorted((query, sorted(row.items())) for query, row in data.judgments.items() if query in judged)
@@ -225,10 +273,10 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^\w.+=-]+", "_", name).strip(".") or "_"
 
 
-def _unsupported(one: _Planned) -> TaskRecord:
+def _without_value(one: _Planned) -> TaskRecord:
     task = one.task
     return TaskRecord(
-        status="unsupported",
+        status=one.status,
         reason=one.reason,
         measure=str(task.measure),
         direction=task.direction,
@@ -238,6 +286,17 @@ def _unsupported(one: _Planned) -> TaskRecord:
     )
 
 
+def _refuse_cut_to_zero(planned: Sequence[_Planned], store: Store, dim: int) -> None:
+    for one in planned:
+        for items, keys in ((one.data.queries, one.query_keys), (one.data.candidates, one.candidate_keys)):
+            zero = ~store.gather(keys)[:, :dim].any(1)
+            if zero.any():
+                raise UserError(
+                    f"task {one.task.name}: the first {dim} dimensions of the vector of item {items[int(zero.argmax())].id}"
+                    f" are all zero, and nothing can be ranked by them; give a larger --dim"
+                )
+
+
 def _measure(one: _Planned, store: Store, folder: Path, options: Options, prompt: str) -> TaskRecord:
     """Rank one task, write its parquet and sum it up."""
     task, data = one.task, one.data
@@ -245,29 +304,32 @@ def _measure(one: _Planned, store: Store, folder: Path, options: Options, prompt
     judged = judged_rows(query_ids, candidate_ids, data.judgments, data.pools, data.exclude)
     try:
         ranks = ranking.rank(
-            store.gather(one.query_keys)[:, : options.dim],
-            store.gather(one.candidate_keys)[:, : options.dim],
+            as_ranked(store.gather(one.query_keys)[:, : options.dim], task.vectors),
+            as_ranked(store.gather(one.candidate_keys)[:, : options.dim], task.vectors),
             judged.positives,
             pool=judged.pool,
             exclude=judged.exclude,
             similarity=task.similarity,
-            top_k=options.top_k,
+            top_k=min(options.top_k, len(candidate_ids)),
         )
     except ranking.RankingError as error:
         raise UserError(f"task {task.name}: {error}") from None
     ranked = ranked_judgments(judged, ranks.greater, ranks.tied, ranks.pool_size)
     table = rank_columns(query_ids, candidate_ids, judged, ranks, ranked, [item.cluster for item in data.queries])
+    table = with_skipped(table, data)
+    ranked = table.ranked
     write_parquet(folder / "tasks" / f"{task.name}.parquet", rank_table(table))
     measures = task_measures(task.all_measures(), ranked)
     primary = measures[str(task.measure)]
     return TaskRecord(
         status="ok",
         measure=str(task.measure),
+        printed=task.printed,
         value=primary.value,
         best=primary.best,
         worst=primary.worst,
         chance=chance(task, ranked),
-        queries=len(query_ids),
+        queries=len(table.query_ids),
         pool=len(candidate_ids),
         direction=task.direction,
         relevant_outside_pool=judged.outside,
@@ -307,6 +369,34 @@ def rank_columns(
     )
 
 
+def with_skipped(table: RankTable, data: TaskData) -> RankTable:
+    """The ranks with a row for each query that was left out, none of whose relevant candidates was retrieved."""
+    if not data.skipped:
+        return table
+    relevant = [
+        [(name, grade) for name, grade in data.judgments.get(query, {}).items() if grade > 0] for query in data.skipped
+    ]
+    flat = [pair for pairs in relevant for pair in pairs]
+    ranked, ends = table.ranked, np.cumsum([len(pairs) for pairs in relevant])
+    return msgspec.structs.replace(
+        table,
+        query_ids=[*table.query_ids, *data.skipped],
+        clusters=[*table.clusters, *(None for _ in relevant)],
+        relevant_ids=[*table.relevant_ids, *(name for name, _ in flat)],
+        ranked=replace(
+            ranked,
+            offsets=np.concatenate([ranked.offsets, ranked.offsets[-1] + ends]).astype(np.int64),
+            grades=np.concatenate([ranked.grades, [grade for _, grade in flat]]),
+            greater=np.concatenate([ranked.greater, np.full(len(flat), -1, np.int64)]),
+            tied=np.concatenate([ranked.tied, np.zeros(len(flat), np.int64)]),
+            pool_size=np.concatenate([ranked.pool_size, np.full(len(relevant), len(data.candidates), np.int64)]),
+        ),
+        positive_scores=np.concatenate([table.positive_scores, np.full(len(flat), np.nan)]),
+        top_ids=[*table.top_ids, *([] for _ in relevant)],
+        top_scores=[*table.top_scores, *([] for _ in relevant)],
+    )
+
+
 def chance(task: Task, ranked: RankedJudgments) -> float:
     """What a model that cannot tell candidates apart scores on the primary measure: all candidates tied."""
     outside = ranked.greater < 0
@@ -315,8 +405,9 @@ def chance(task: Task, ranked: RankedJudgments) -> float:
     return aggregate(task.measure, score_queries(task.measure, blind).value)
 
 
-def _deviations(suite: Suite, chosen: Sequence[Task], options: Options) -> tuple[str, ...]:
-    found = []
+def _deviations(suite: Suite, chosen: Sequence[Task], options: Options, planned: Sequence[_Planned]) -> tuple[str, ...]:
+    found = [suite.departs] if suite.departs else []
+    found += [one.deviation for one in planned if one.deviation]
     if left_out := [name for name in suite.task_names() if name not in {task.name for task in chosen}]:
         found.append(f"{len(left_out)} of {len(suite.tasks)} tasks left out: {', '.join(left_out)}")
     if options.limit is not None:
@@ -324,6 +415,28 @@ def _deviations(suite: Suite, chosen: Sequence[Task], options: Options) -> tuple
     if options.dim is not None:
         found.append(f"only the first {options.dim} dimensions of each vector")
     return tuple(found)
+
+
+def _uncertain(suite: Suite, chosen: Sequence[Task]) -> tuple[str, ...]:
+    """The facts of the card that are assumed or unknown, each once, with the tasks and means that rest on it."""
+    shown = {task.name for task in chosen} | {mean.name for mean in suite.means}
+    places: dict[str, list[str]] = {}
+    for place, key, fact in suite.facts():
+        if place in shown and fact.certainty in ("assumed", "unknown"):
+            said = f"{key} {fact.certainty}" + (f" ({fact.source})" if fact.source else "")
+            places.setdefault(said, []).append(place)
+    return tuple(f"{said}: {_some(names)}" for said, names in places.items())
+
+
+def _media_warnings(planned: Sequence[_Planned], store: Store) -> tuple[str, ...]:
+    """What was amiss with media that decoded all the same, each once."""
+    keys = dict.fromkeys(key for one in planned for key in (*one.query_keys, *one.candidate_keys))
+    return tuple(dict.fromkeys(warning for key in keys for warning in store.warnings(key)))
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def environment() -> dict[str, Any]:
@@ -348,3 +461,14 @@ def environment() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": versions,
     }
+
+
+class _CallableModule(types.ModuleType):
+    """Python sets ``omnirecall.evaluate`` to this module once it is imported, in place of the function that users call."""
+
+    def __call__(self, *arguments: Any, **choices: Any) -> Run:
+        """Measure a model on a suite; see ``evaluate``."""
+        return evaluate(*arguments, **choices)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -20,7 +20,7 @@ from omnirecall.results.judging import JudgedRows, judged_rows, ranked_judgments
 from omnirecall.results.record import RankTable, pretty_json, rank_table, write_parquet
 from omnirecall.results.scores import MeasureValue, task_measures
 from omnirecall.results.tables import shown
-from omnirecall.sources.checks import check_ids
+from omnirecall.sources.checks import Places, check_ids
 from omnirecall.sources.qrels import read_pools, read_qrels
 from omnirecall.sources.vectors import distinct, read_ids, read_run_file, read_vectors, refuse_unusable
 
@@ -140,7 +140,18 @@ def _from_vectors(request: Request, judgments: Judgments) -> _Ranked:
     refuse_unusable(candidates, candidate_ids, files[1], zero_too=request.similarity == "cosine")
     pools, exclude = read_pools(request.pool) if request.pool else (None, {})
     kept = check_ids(
-        query_ids, candidate_ids, judgments, pools, exclude, unjudged=request.unjudged, where=str(request.qrels)
+        query_ids,
+        candidate_ids,
+        judgments,
+        pools,
+        exclude,
+        unjudged=request.unjudged,
+        places=Places(
+            str(request.query_ids or files[0]),
+            str(request.candidate_ids or files[1]),
+            str(request.qrels),
+            str(request.pool),
+        ),
     )
     if len(kept) < len(query_ids):
         queries, query_ids = queries[kept], [query_ids[row] for row in kept]
@@ -191,7 +202,8 @@ def _from_run_file(request: Request, judgments: Judgments) -> _Ranked:
     run = read_run_file(request.run_file)
     query_ids = list(judgments)
     candidates = list(dict.fromkeys(candidate for scores in run.values() for candidate in scores))
-    kept = check_ids(query_ids, candidates, judgments, None, {}, unjudged=request.unjudged, where=str(request.qrels))
+    places = Places(str(request.qrels), str(request.run_file), str(request.qrels), "")
+    kept = check_ids(query_ids, candidates, judgments, None, {}, unjudged=request.unjudged, places=places)
     query_ids = [query_ids[row] for row in kept]
     lists = {query: run.get(query, {}) for query in query_ids}
     judged = judged_rows(query_ids, candidates, judgments, {query: list(scores) for query, scores in lists.items()}, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 
 import click
 
@@ -14,9 +15,13 @@ from omnirecall.errors import RunError, UserError
 COMMANDS = {
     "run": "Measure a model on a suite, or on a folder of your own data.",
     "score": "Vectors and judgments in, measures out.",
+    "fetch": "Fetch a suite's data from the Hugging Face hub.",
+    "check": "Audit a suite's data before a model is run.",
     "report": "Show a finished run as a table.",
+    "means": "A suite's means from per-task values.",
     "suites": "What each suite contains.",
     "models": "Which models there are, and what each can embed.",
+    "frames": "The frames of a video that a model would see.",
 }
 
 
@@ -54,13 +59,16 @@ def app(debug: bool) -> None:
 def main() -> None:
     """Run the command line: exit code 0 done, 1 the run failed, 2 the user's mistake."""
     debug = "--debug" in sys.argv
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # what it says of a damaged picture is no sentence of ours
     try:
         app(standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.ClickException as error:
-        error.show()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
         sys.exit(2)
+    except click.ClickException as error:
+        _fail(_usage_sentence(error), 2)
     except (KeyboardInterrupt, click.Abort):
         _fail("stopped by the keyboard; what was embedded is kept", 130)
     except BrokenPipeError:
@@ -74,8 +82,23 @@ def main() -> None:
         if debug:
             raise
         _fail(f"the run failed: {str(error) or type(error).__name__}", 1)
+    except Exception as error:  # a model's own error may be anything
+        if debug:
+            raise
+        _fail(f"the run failed: {type(error).__name__}: {error}; `omnirecall --debug ...` shows where", 1)
+
+
+def _usage_sentence(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "omnirecall"
+    return f"{error.format_message().rstrip('.')}; see `{command} --help`"
 
 
 def _fail(sentence: str, code: int) -> None:
-    click.echo(f"omnirecall: {sentence}", err=True)
+    click.echo(f"omnirecall: {_one_line(sentence)}", err=True)
     sys.exit(code)
+
+
+def _one_line(text: str) -> str:
+    """Line breaks and control characters, which an id may hold, written as escapes."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -32,7 +32,16 @@ from omnirecall.cli.common import as_json, path, progress, quiet
     show_default=True,
     help="Length of the ranked list kept for each query.",
 )
-@click.option("--prompt", type=click.Choice(["model", "none"]), help="Who words the prompt.  [default: the model's]")
+@click.option(
+    "--prompt", type=click.Choice(["model", "card", "none"]), help="Who words the prompt.  [default: the model's]"
+)
+@click.option(
+    "--on-missing",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
+    help="Media that are missing or do not decode: end the run, or leave their items out as not retrieved.",
+)
 @as_json
 @quiet
 def command(
@@ -48,6 +57,7 @@ def command(
     limit: int | None,
     top_k: int,
     prompt: str | None,
+    on_missing: str,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -68,6 +78,7 @@ def command(
         limit=limit,
         top_k=top_k,
         prompt=prompt,
+        on_missing=on_missing,
     )
     run = evaluate(model, suite, options, progress=progress(quiet or as_json))
     if as_json:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,9 @@ from numpy.typing import NDArray
 from omnirecall.embedding.plan import Job, Plan
 from omnirecall.embedding.store import Store
 from omnirecall.errors import UserError
+from omnirecall.media.ahead import ahead
 from omnirecall.media.decode import decode_item
 from omnirecall.media.types import DecodedItem
-
-DECODERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,10 @@ def embed(plan: Plan, store: Store, advance: Callable[[int], None] = lambda _: N
     todo = [batch for batch in plan.batches() if not store.holds_all(job.key for job in batch)]
     advance(len(plan.jobs) - sum(len(batch) for batch in todo))
     for batch, items in _decoded_ahead(todo, plan.model.sampling_rate):
-        vectors = plan.model.encode(items, role=batch[0].role)
-        store.append([job.key for job in batch], checked_vectors(vectors, plan, batch))
+        vectors = checked_vectors(plan.model.encode(items, role=batch[0].role), plan, batch)
+        # A vector that is stored already stays: another batch may round it otherwise, and then the order of runs would show.
+        new = [row for row, job in enumerate(batch) if job.key not in store]
+        store.append([batch[row].key for row in new], vectors[new], [items[row].warnings for row in new])
         advance(len(batch))
     return Embedded(sum(len(batch) for batch in todo), len(plan.jobs))
 
@@ -46,21 +48,14 @@ def _decoded_ahead(batches: Sequence[list[Job]], sampling_rate: int) -> Iterator
     def decode(job: Job) -> DecodedItem:
         return decode_item(job.item, job.media, sampling_rate, job.instruction)
 
-    with ThreadPoolExecutor(DECODERS) as pool:
-        ahead = [pool.submit(decode, job) for job in batches[0]] if batches else []
-        for number, batch in enumerate(batches):
-            items = [future.result() for future in ahead]
-            following = batches[number + 1] if number + 1 < len(batches) else []
-            ahead = [pool.submit(decode, job) for job in following]
-            try:
-                yield batch, items
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+    jobs = (job for batch in batches for job in batch)
+    with closing(ahead(jobs, decode, lambda item: item.nbytes)) as decoded:
+        for batch in batches:
+            yield batch, [future.result() for _, future in islice(decoded, len(batch))]
 
 
 def checked_vectors(vectors: NDArray[np.float32], plan: Plan, batch: Sequence[Job]) -> NDArray[np.float32]:
-    """The vectors, or UserError naming the item whose vector is NaN, infinite, zero or of another length."""
+    """The vectors as float32, or UserError naming the item whose vector is then NaN, infinite, zero or of another length."""
     name, vectors = plan.model.name, np.asarray(vectors)
     expected = (len(batch), plan.model.dimension)
     if vectors.shape != expected:
@@ -72,6 +67,8 @@ def checked_vectors(vectors: NDArray[np.float32], plan: Plan, batch: Sequence[Jo
         raise UserError(
             f"model {name}: gave {vectors.dtype} vectors for item {batch[0].item.id}; floating point is expected"
         )
+    with np.errstate(over="ignore"):
+        vectors = vectors.astype(np.float32, copy=False)
     for what, wrong in (
         ("NaN", np.isnan(vectors).any(1)),
         ("infinite", np.isinf(vectors).any(1)),

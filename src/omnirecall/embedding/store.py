@@ -1,7 +1,8 @@
 """Vectors on disk, found again by the content they were made from.
 
-One folder per model fingerprint, holding append-only shards: Arrow IPC files with a 16-byte ``key`` and the ``vector`` as the model
-emitted it. A shard is named after its keys, so two processes that embed the same batch write the same file.
+One folder per model fingerprint and dimension, holding append-only shards: Arrow IPC files with a 16-byte ``key``, the
+``vector`` as the model emitted it, and the ``warnings`` that decoding its media gave. A shard is named after its keys, so two
+processes that embed the same batch write the same file.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ class Store:
     """The vectors of one model. ``damaged`` lists shards that could not be read; their items count as absent."""
 
     def __init__(self, root: Path, fingerprint: str, dimension: int, name: str) -> None:
-        self.folder = root / fingerprint
+        self.folder = root / hashlib.blake2b(f"{fingerprint} {dimension}".encode(), digest_size=16).hexdigest()
         self.dimension = dimension
         self.damaged: list[Path] = []
         self._shards: list[NDArray[np.float32]] = []
         self._where: dict[bytes, tuple[int, int]] = {}
+        self._warnings: dict[bytes, list[str]] = {}
         if not self.folder.is_dir():
             write_whole(self.folder / "model.txt", f"{name}\n")
         for path in sorted(self.folder.glob("*.arrow")):
@@ -43,14 +45,17 @@ class Store:
         """Whether every key has its vector."""
         return all(key in self._where for key in keys)
 
-    def append(self, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Write one shard: float32, shape (len(keys), dimension)."""
+    def append(
+        self, keys: Sequence[bytes], vectors: NDArray[np.float32], warnings: Sequence[Sequence[str]] | None = None
+    ) -> None:
+        """Write one shard: float32, shape (len(keys), dimension), and what was amiss with each item's media."""
         path = self.folder / f"{hashlib.blake2b(b''.join(keys), digest_size=16).hexdigest()}.arrow"
         flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
         table = pa.table(
             {
                 "key": pa.array(keys, pa.binary(KEY_BYTES)),
                 "vector": pa.FixedSizeListArray.from_arrays(flat, self.dimension),
+                "warnings": pa.array(warnings or [[]] * len(keys), pa.list_(pa.string())),
             }
         )
         with (
@@ -69,6 +74,10 @@ class Store:
             vectors[row] = self._shards[shard][position]
         return vectors
 
+    def warnings(self, key: bytes) -> list[str]:
+        """What was amiss with the media behind a vector, one sentence each."""
+        return self._warnings.get(key, [])
+
     def _open(self, path: Path) -> None:
         try:
             with pa.memory_map(str(path)) as source:
@@ -76,8 +85,10 @@ class Store:
             keys = table.column("key").to_pylist()
             values = table.column("vector").combine_chunks().flatten().to_numpy()
             vectors = values.reshape(len(keys), self.dimension)
-        except (pa.ArrowInvalid, OSError, KeyError, ValueError):
+            warnings = table.column("warnings").to_pylist()
+        except (pa.ArrowException, OSError, AttributeError, KeyError, TypeError, ValueError):
             self.damaged.append(path)
             return
         self._shards.append(vectors)
         self._where.update((key, (len(self._shards) - 1, row)) for row, key in enumerate(keys))
+        self._warnings.update((key, said) for key, said in zip(keys, warnings, strict=True) if said)

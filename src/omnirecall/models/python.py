@@ -70,5 +70,8 @@ def _from_file(path: Path) -> object:
     if spec is None or spec.loader is None:
         raise UserError(f"py:{path}: cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UserError(f"py:{path}: line {error.lineno}: not valid Python: {error.msg}") from None
     return module

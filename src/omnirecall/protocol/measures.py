@@ -1,7 +1,7 @@
 """Measures as values, and what a query's ranks are worth under each of them.
 
-A measure is a value such as `hit@5`: it parses, prints, compares and hashes. A ranking enters as `RankedJudgments`
-(how many candidates score above, and how many score equal to, each relevant one) and leaves as `Scores`.
+A measure is a value such as ``hit@5``: it parses, prints, compares and hashes. A ranking enters as ``RankedJudgments``
+(how many candidates score above, and how many score equal to, each relevant one) and leaves as ``Scores``.
 
 Candidates with equal scores have no order. The value of a query is therefore the expectation over a uniformly random
 order inside each tied group, in the closed forms of McSherry and Najork, "Computing Information Retrieval Performance
@@ -25,6 +25,7 @@ top k:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class MeasureError(ValueError):
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measure by its name and, where it has one, its cut `k`.
+    """A measure by its name and, where it has one, its cut ``k``.
 
     Measures sort by name, then by k, the uncut one first. Raises MeasureError for an unknown name, a k where the
     measure takes none, or none where it needs one.
@@ -67,7 +68,7 @@ class Measure:
 
     @classmethod
     def parse(cls, text: str) -> Measure:
-        """Read the printed form, e.g. `ndcg@10`: any case, blanks around it allowed. Raises MeasureError."""
+        """Read the printed form, e.g. ``ndcg@10``: any case, blanks around it allowed. Raises MeasureError."""
         printed = re.fullmatch(r"([A-Za-z0-9_]+)(?:@([1-9][0-9]{0,8}))?", text.strip())
         name = printed[1].lower() if printed else ""
         k = int(printed[2]) if printed and printed[2] else None
@@ -122,7 +123,7 @@ class RankedJudgments:
 class Scores:
     """Per query, float64 (n_queries,) each: the expectation over the order of ties, and its best and worst order.
 
-    `best` is what is better for the measure's user: the larger value, for `median_rank` the smaller.
+    ``best`` is what is better for the measure's user: the larger value, for ``median_rank`` the smaller.
     """
 
     value: Floats
@@ -145,7 +146,7 @@ def score_queries(measure: Measure, judged: RankedJudgments) -> Scores:
 
 
 def aggregate(measure: Measure, per_query: Floats) -> float:
-    """One number over the queries, float64 (n_queries,): the mean, or the median for `median_rank`.
+    """One number over the queries, float64 (n_queries,): the mean, or the median for ``median_rank``.
 
     Raises ValueError where there is no query.
     """
@@ -160,9 +161,9 @@ def aggregate(measure: Measure, per_query: Floats) -> float:
 class TieGroups:
     """The relevant candidates in the pool, gathered by equal score: groups in the order of (query, rank).
 
-    `starts`, `query`, `above`, `size`, `relevant` and `relevant_above` are int64 (n_groups,); `grades` float64
-    (n_retrieved,), a group's own from its start on, falling; `ideal_grades` float64 (n_pairs,), all of a query's,
-    falling; `n_relevant` and `pool_size` int64 (n_queries,).
+    ``starts``, ``query``, ``above``, ``size``, ``relevant`` and ``relevant_above`` are int64 (n_groups,); ``grades``
+    float64 (n_retrieved,), a group's own from its start on, falling; ``ideal_grades`` float64 (n_pairs,), all of a
+    query's, falling; ``n_relevant`` and ``pool_size`` int64 (n_queries,).
     """
 
     grades: Floats
@@ -290,7 +291,7 @@ def _relevant_in_top(groups: TieGroups, k: int) -> Floats:
 
 
 def _chance_of_any(size: Ints, relevant: Ints, drawn: Ints) -> Floats:
-    """Chance that `drawn` of `size` candidates, `relevant` of them relevant, include a relevant one.
+    """Chance that ``drawn`` of ``size`` candidates, ``relevant`` of them relevant, include a relevant one.
 
     1 - C(size - relevant, drawn) / C(size, drawn), as a product over the smaller of relevant and drawn, which the
     hypergeometric law allows to swap; each factor is at most 1, so the product stays exact for millions.
@@ -300,7 +301,7 @@ def _chance_of_any(size: Ints, relevant: Ints, drawn: Ints) -> Floats:
     fewer, more = np.minimum(relevant, drawn), np.maximum(relevant, drawn)
     none = np.ones(len(size))
     for i in range(fewer.max(initial=0)):
-        none *= np.where(i < fewer, np.maximum(size - more - i, 0) / np.maximum(size - i, 1), 1.0)
+        none *= np.where(i < fewer, (size - more - i) / np.maximum(size - i, 1), 1.0)
     return 1.0 - none
 
 
@@ -325,7 +326,7 @@ def _harmonic_correction(x: Floats) -> Floats:
 
 
 def _reciprocal_of_first(above: int, size: int, relevant: int, inside: int) -> float:
-    """Expected 1/rank of the first of several relevant candidates, 0 if it is not in the first `inside` places.
+    """Expected 1/rank of the first of several relevant candidates, 0 if it is not in the first ``inside`` places.
 
     The first one is at place j with chance C(size - j, relevant - 1) / C(size, relevant), here by its ratios.
     """
@@ -337,7 +338,7 @@ def _reciprocal_of_first(above: int, size: int, relevant: int, inside: int) -> f
 
 
 def _precisions_in_tie(above: Ints, size: Ints, relevant: Ints, relevant_above: Ints, inside: Ints) -> Floats:
-    """Expected sum of the precisions at the relevant candidates in the first `inside` places of each tied group.
+    """Expected sum of the precisions at the relevant candidates in the first ``inside`` places of each tied group.
 
     Place j holds a relevant one with chance relevant / size, and then relevant_above + 1 + (j - 1) * more of them rank
     at or above it, more = (relevant - 1) / (size - 1). Over the rank, above + j, this is a constant and a multiple of
@@ -369,7 +370,7 @@ def _exponential_gain(grades: Floats) -> Floats:
 
     if grades.max(initial=0) > 1000:
         raise ValueError(f"ndcg_exp takes grades up to 1000, found {grades.max()}; use ndcg, whose gain is the grade")
-    return np.expm1(grades * np.log(2))
+    return np.expm1(grades * math.log(2))
 
 
 def _query_and_place(n_relevant: Ints) -> tuple[Ints, Ints]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Array = npt.NDArray[Any]
+Lists = Sequence[Any] | tuple[Any, Any]
 
 
 class RankingError(ValueError):
@@ -19,7 +21,7 @@ class RankingError(ValueError):
 
 @dataclass(frozen=True)
 class BFloat16:
-    """bfloat16 values held as uint16 bit patterns, shape (n, d): the upper half of a float32."""
+    """bfloat16 values held as their uint16 bit patterns, shape (n, d): the upper half of a float32."""
 
     bits: npt.NDArray[np.uint16]
 
@@ -28,28 +30,153 @@ class BFloat16:
             raise RankingError(f"bfloat16 bit patterns must be uint16, not {self.bits.dtype}.")
 
 
-def widen(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """The float32 values of bfloat16 bit patterns (exact)."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+@dataclass(frozen=True)
+class Ragged:
+    """Several vectors per item (late interaction): item i owns rows `offsets[i]:offsets[i + 1]` of `values`.
+
+    `values` is a matrix (sum of tokens, d) of any accepted type; `offsets` (items + 1) int64, rising from 0.
+    """
+
+    values: Any
+    offsets: Ints
 
 
-Lists = Sequence[Any] | tuple[Any, Any]
+@dataclass(frozen=True)
+class Table:
+    """Rows that can be read in any order: a matrix in memory or mapped from a file, or chosen rows of one."""
+
+    values: Array
+    rows: Ints | None = None
+
+    def __len__(self) -> int:
+        return len(self.values) if self.rows is None else len(self.rows)
+
+    @property
+    def dimension(self) -> int:
+        return int(self.values.shape[1])
+
+    def block(self, start: int, stop: int) -> Array:
+        """Rows start to stop as float32 (float64 where stored so), exactly."""
+        return widen(self.values[start:stop] if self.rows is None else self.values[self.rows[start:stop]])
+
+    def take(self, rows: Ints, out: Array | None = None) -> Array:
+        """The rows named, as float32 (float64 where stored so), exactly; `out` is used where no widening is due."""
+        where = rows if self.rows is None else self.rows[rows]
+        if out is not None and out.dtype == self.values.dtype:
+            # Without mode="clip" numpy would fill a buffer first; the row numbers are checked before.
+            return np.take(self.values, where, axis=0, out=out[: len(where)], mode="clip")
+        return widen(self.values[where])
 
 
-def read_lists(lists: Lists, name: str, n_queries: int, n_candidates: int) -> tuple[Ints, Ints]:
-    """Row-number lists, one per query, or (offsets, rows), as offsets (n_queries + 1) and rows, both int64."""
+@dataclass(frozen=True)
+class Stream:
+    """A re-iterable source of matrices: consecutive candidate rows, held one at a time."""
+
+    source: Iterable[Any]
+
+    def blocks(self, step: int, dimension: int) -> Iterator[tuple[int, Array]]:
+        """(first row, rows) in pieces of at most `step` rows, as float32 (float64 where stored so)."""
+        start = 0
+        for part in self.source:
+            values = read_matrix(part, "candidates")
+            if values.shape[1] != dimension:
+                raise RankingError(
+                    f"queries have {dimension} dimensions, but row {start} of the candidates has {values.shape[1]}."
+                )
+            for first in range(0, len(values), step):
+                piece = widen(values[first : first + step])
+                yield start, piece
+                start += len(piece)
+
+
+def widen(values: Array) -> Array:
+    """Stored values as float32, or float64 where stored so; exact for bfloat16 patterns, float16 and float32."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values.astype(np.float64 if values.dtype == np.float64 else np.float32, copy=False)
+
+
+def read_matrix(values: Any, name: str) -> Array:
+    """The stored matrix behind `values`: float16, float32 or float64, or uint16 for bfloat16."""
+    if isinstance(values, BFloat16):
+        bits = values.bits
+        if bits.ndim != 2:
+            raise RankingError(f"{name} must be a matrix, not an array of shape {bits.shape}.")
+        return bits
+    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    if array.ndim != 2 or array.dtype not in (np.float16, np.float32, np.float64):
+        raise RankingError(
+            f"{name} must be a matrix of float16, float32, float64 or BFloat16, not {array.dtype} of shape {array.shape}."
+        )
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def read_table(values: Any, name: str) -> Table:
+    """A matrix, or (matrix, row numbers), as a `Table`."""
+    if not isinstance(values, tuple):
+        return Table(read_matrix(values, name))
+    if len(values) != 2:
+        raise RankingError(f"{name} is a tuple of {len(values)}; a tuple must be (table, row numbers).")
+    matrix, rows = read_matrix(values[0], name), as_rows(values[1], f"the row numbers of {name}")
+    outside = np.flatnonzero((rows < 0) | (rows >= len(matrix)))
+    if len(outside):
+        raise RankingError(f"{name} name row {rows[outside[0]]} of a table with {len(matrix)} rows.")
+    return Table(matrix, rows)
+
+
+def is_stream(values: Any) -> bool:
+    """Whether `values` is a source of blocks rather than a matrix, (matrix, rows) or `Ragged`."""
+    if isinstance(values, np.ndarray | BFloat16 | tuple | Ragged) or hasattr(values, "__array__"):
+        return False
+    if isinstance(values, list):
+        return len(values) > 0 and isinstance(values[0], np.ndarray | BFloat16) and _dimensions(values[0]) == 2
+    return hasattr(values, "__iter__")
+
+
+def _dimensions(values: Any) -> int:
+    return int(values.bits.ndim if isinstance(values, BFloat16) else values.ndim)
+
+
+def as_rows(values: Any, name: str) -> Ints:
+    """A flat list of whole numbers as int64."""
+    array = np.asarray(values if hasattr(values, "__array__") else list(values))
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise RankingError(f"{name} must be a flat list of row numbers, not {array.dtype} of shape {array.shape}.")
+    return array.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Lists64:
+    """Row numbers per query: those of query i are `rows[offsets[i]:offsets[i + 1]]`; `owner` is the query of each."""
+
+    offsets: Ints
+    rows: Ints
+
+    @property
+    def owner(self) -> Ints:
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    def codes(self, n_candidates: int) -> Ints:
+        """One number per (query, row), rising with the query and then the row."""
+        return self.owner * n_candidates + self.rows
+
+
+def read_lists(lists: Lists, name: str, n_queries: int, n_candidates: int) -> Lists64:
+    """Row-number lists, one per query, or (offsets, rows), checked against the number of queries and candidates."""
     if isinstance(lists, tuple):
         if len(lists) != 2:
             raise RankingError(f"{name} is a tuple of {len(lists)}; a tuple must be (offsets, rows).")
-        offsets, rows = _integers(lists[0], f"{name} offsets"), _integers(lists[1], f"{name} rows")
+        offsets, rows = as_rows(lists[0], f"{name} offsets"), as_rows(lists[1], f"{name} rows")
         if len(offsets) != n_queries + 1:
-            raise RankingError(f"{name} holds {len(offsets) - 1} lists for {n_queries} queries.")
+            raise RankingError(f"{name} holds {max(0, len(offsets) - 1)} lists for {n_queries} queries.")
         if offsets[0] != 0 or offsets[-1] != len(rows) or np.any(np.diff(offsets) < 0):
             raise RankingError(f"{name}: the offsets must rise from 0 to the number of rows, {len(rows)}.")
     else:
         if len(lists) != n_queries:
             raise RankingError(f"{name} holds {len(lists)} lists for {n_queries} queries.")
-        parts = [_integers(part, f"{name} of query {i}") for i, part in enumerate(lists)]
+        parts = [as_rows(part, f"{name} of query {i}") for i, part in enumerate(lists)]
         offsets = np.zeros(n_queries + 1, np.int64)
         np.cumsum([len(part) for part in parts], out=offsets[1:])
         rows = np.concatenate(parts) if parts else np.zeros(0, np.int64)
@@ -59,13 +186,13 @@ def read_lists(lists: Lists, name: str, n_queries: int, n_candidates: int) -> tu
         raise RankingError(
             f"{name} of query {query} names row {rows[outside[0]]}, but there are {n_candidates} candidates."
         )
-    return offsets, rows
+    return Lists64(offsets, rows)
 
 
-def _integers(values: Iterable[int] | npt.ArrayLike, name: str) -> Ints:
-    array = np.asarray(values if isinstance(values, np.ndarray) else list(values))  # type: ignore[arg-type]
-    if array.size == 0:
-        return np.zeros(0, np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise RankingError(f"{name} must be a flat list of row numbers, not {array.dtype} of shape {array.shape}.")
-    return array.astype(np.int64)
+def refuse_repeats(lists: Lists64, name: str, n_candidates: int) -> None:
+    """Refuse a row that a query's list names twice."""
+    codes = np.sort(lists.codes(n_candidates))
+    twice = np.flatnonzero(codes[1:] == codes[:-1])
+    if len(twice):
+        query, row = divmod(int(codes[twice[0]]), n_candidates)
+        raise RankingError(f"{name} of query {query} names row {row} twice.")

@@ -37,6 +37,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     status: Status
     measure: str
+    printed: str = ""
     reason: str = ""
     value: float | None = None
     best: float | None = None
@@ -71,6 +72,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = True
     notes: tuple[str, ...] = ()
     embedded: Mapping[str, int] = {}
+    uncertain: tuple[str, ...] = ()
+    media_warnings: tuple[str, ...] = ()
     folder: str = ""
 
     def table(self, form: str = "markdown") -> str:

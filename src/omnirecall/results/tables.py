@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from omnirecall.results.record import Run, TaskRecord, pretty_json
 
+FEW = 3
 COLUMNS = ("task", "direction", "queries", "pool", "measure", "value", "chance")
 
 
@@ -33,6 +35,10 @@ def sheet(run: Run) -> Sheet:
             footnotes.append(f"{name} is incomplete: no value for {', '.join(mean.missing)}.")
     footnotes += [f"Departs from the protocol: {deviation}." for deviation in run.deviations]
     footnotes += [f"{note[0].upper()}{note[1:]}." for note in (*run.model.notes, *run.notes)]
+    footnotes += [f"{fact}." for fact in run.uncertain]
+    footnotes += [f"Damaged: {warning}." for warning in run.media_warnings[:FEW]]
+    if len(run.media_warnings) > FEW:
+        footnotes.append(f"{len(run.media_warnings) - FEW} more media are damaged; run.json names them.")
     return Sheet(f"{run.suite} · {run.model.name} · {run.identity}", rows, means, footnotes)
 
 
@@ -55,7 +61,8 @@ def _row(name: str, task: TaskRecord, footnotes: list[str]) -> tuple[str, ...]:
             f"{name}: {task.unjudged_queries} queries without a relevant candidate were dropped, as the card allows."
         )
     chance = "" if task.chance is None else shown(task.chance, task.measure)
-    return (name, task.direction, f"{task.queries:,}", f"{task.pool:,}", task.measure, value, chance)
+    measure = task.measure if task.printed in ("", task.measure) else f"{task.measure}, printed {task.printed}"
+    return (name, task.direction, f"{task.queries:,}", f"{task.pool:,}", measure, value, chance)
 
 
 def percent(value: float) -> str:
@@ -79,14 +86,15 @@ def markdown(run: Run) -> str:
         *("| " + " | ".join(_pipe(cell) for cell in row) + " |" for row in one.rows),
         *(f"| **{_pipe(name)}** |  |  |  | mean | **{value}** |  |" for name, value in one.means),
     ]
-    return "\n".join(lines) + "\n" + "".join(f"\n- {note}" for note in one.footnotes) + ("\n" if one.footnotes else "")
+    notes = "".join(f"\n- {_pipe(note)}" for note in one.footnotes)
+    return "\n".join(lines) + "\n" + notes + ("\n" if notes else "")
 
 
 def latex(run: Run) -> str:
     """A booktabs table."""
     one = sheet(run)
     lines = [
-        f"% {one.title}",
+        f"% {_flat(one.title)}",
         r"\begin{tabular}{llrrlrr}",
         r"\toprule",
         " & ".join(COLUMNS) + r" \\",
@@ -96,7 +104,7 @@ def latex(run: Run) -> str:
         *(f"{_tex(name)} & & & & mean & {value} & \\\\" for name, value in one.means),
         r"\bottomrule",
         r"\end{tabular}",
-        *(f"% {note}" for note in one.footnotes),
+        *(f"% {_flat(note)}" for note in one.footnotes),
     ]
     return "\n".join(lines) + "\n"
 
@@ -138,20 +146,20 @@ def terminal(run: Run) -> str:
     from rich.text import Text
 
     one = sheet(run)
-    table = Table(title=Text(one.title), title_justify="left", caption_justify="left")
+    table = Table(title=Text(_flat(one.title)), title_justify="left", caption_justify="left")
     for column in COLUMNS:
         table.add_column(column, justify="right" if column in ("queries", "pool", "value", "chance") else "left")
     for row in one.rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(_flat(cell)) for cell in row))
     if one.means:
         table.add_section()
     for name, value in one.means:
-        table.add_row(Text(name, "bold"), "", "", "", "mean", Text(value, "bold"), "")
+        table.add_row(Text(_flat(name), "bold"), "", "", "", "mean", Text(value, "bold"), "")
     out = io.StringIO()
     console = Console(file=out, width=120)
     console.print(table)
     for note in one.footnotes:
-        console.print(Text(f"- {note}"))
+        console.print(Text(_flat(f"- {note}")))
     return out.getvalue()
 
 
@@ -174,14 +182,23 @@ def render(run: Run, form: str) -> str:
     return FORMATS[form](run)
 
 
+def _flat(text: str) -> str:
+    """Text on one line, without characters that steer a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def _pipe(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    """Text in a Markdown cell or list that renders as itself: no mark-up, no HTML."""
+    text = _flat(text).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"[\\|`*\[\]~]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)
 
 
 def _tex(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "->": r"$\rightarrow$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {char: f"\\{char}" for char in "&%$#_{}"}
+    special |= {char: f"{{{char}}}" for char in "[*"}  # after a row's end they would be its arguments
     out = ""
+    text = _flat(text)
     while text:
         step = 2 if text.startswith("->") else 1
         out += special.get(text[:step], text[:step])

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from omnirecall.errors import UserError
 from omnirecall.protocol.items import Judgments
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the ids of each kind stand, for errors: a file, or a task and its file."""
+
+    queries: str
+    candidates: str
+    judgments: str
+    pools: str
 
 
 def check_ids(
@@ -17,42 +28,45 @@ def check_ids(
     exclude: Mapping[str, Sequence[str]],
     *,
     unjudged: str,
-    where: str,
+    places: Places,
 ) -> list[int]:
     """Row numbers of the queries that have a relevant candidate, all of them unless ``unjudged`` is "drop".
 
     UserError for duplicate ids, unknown ids, an id both relevant and excluded, a query without pool or without relevant candidate.
     """
-    _refuse_duplicates(queries, f"{where}: query")
-    _refuse_duplicates(candidates, f"{where}: candidate")
+    _refuse_duplicates(queries, f"{places.queries}: query")
+    _refuse_duplicates(candidates, f"{places.candidates}: candidate")
     known_queries, known_candidates = set(queries), set(candidates)
     if unjudged != "drop":
-        _refuse_unknown_queries(judgments, known_queries, f"{where}: the judgments name")
-    _refuse_unknown_queries(pools or {}, known_queries, f"{where}: the pools name")
-    _refuse_unknown_queries(exclude, known_queries, f"{where}: the exclusions name")
+        _refuse_unknown_queries(judgments, known_queries, f"{places.judgments}: the judgments name")
+    _refuse_unknown_queries(pools or {}, known_queries, f"{places.pools}: the pools name")
+    _refuse_unknown_queries(exclude, known_queries, f"{places.pools}: the exclusions name")
     for query, ids in (pools or {}).items():
-        _check_list(ids, known_candidates, f"{where}: the pool of query {query}")
+        _check_list(ids, known_candidates, f"{places.pools}: the pool of query {query}")
         if not ids:
-            raise UserError(f"{where}: the pool of query {query} is empty")
+            raise UserError(f"{places.pools}: the pool of query {query} is empty")
     for query, ids in exclude.items():
-        _check_list(ids, known_candidates, f"{where}: the exclusions of query {query}")
+        _check_list(ids, known_candidates, f"{places.pools}: the exclusions of query {query}")
         for candidate in ids:
             if judgments.get(query, {}).get(candidate, 0) > 0:
                 raise UserError(
-                    f"{where}: query {query}: candidate {candidate} is both excluded and relevant; it can be one of them"
+                    f"{places.pools}: query {query}: candidate {candidate} is both excluded and relevant; it can be one of them"
                 )
     if pools is not None and (bare := next((query for query in queries if query not in pools), None)) is not None:
-        raise UserError(f"{where}: query {bare} has no pool, though other queries have one")
+        raise UserError(f"{places.pools}: query {bare} has no pool, though other queries have one")
+    for query, ids in exclude.items():
+        if set(ids).issuperset(known_candidates if pools is None else pools[query]):
+            raise UserError(f"{places.pools}: the exclusions of query {query} leave nothing in its pool")
     judged = [row for row, query in enumerate(queries) if any(grade > 0 for grade in judgments.get(query, {}).values())]
     if unjudged != "drop" and len(judged) < len(queries):
         have = set(judged)
         first = next(query for row, query in enumerate(queries) if row not in have)
         raise UserError(
-            f"{where}: query {first} has no relevant candidate in the judgments ({len(queries) - len(judged)} such queries);"
+            f"{places.judgments}: query {first} has no relevant candidate ({len(queries) - len(judged)} such queries);"
             f' judge it, remove it, or drop all such queries with unjudged = "drop"'
         )
     if not judged:
-        raise UserError(f"{where}: no query has a relevant candidate")
+        raise UserError(f"{places.judgments}: no query has a relevant candidate")
     return judged
 
 

@@ -21,6 +21,7 @@ from omnirecall.protocol.suites import Suite, Task
 from omnirecall.sources.qrels import numbered_lines, read_pools, read_qrels
 
 DEFAULT_FILES = {"queries": "queries.jsonl", "candidates": "candidates.jsonl", "qrels": "qrels.tsv"}
+ITEM_FILES = ("queries", "candidates")
 MEDIA = ("image", "video", "audio")
 
 
@@ -48,7 +49,7 @@ def is_suite_folder(folder: Path) -> bool:
 def folder_suite(folder: Path) -> Suite:
     """The suite of an own-data folder: its ``suite.toml``, or one task from its ``task.toml``."""
     if (folder / "suite.toml").is_file():
-        return msgspec.structs.replace(read_card(folder / "suite.toml"), root=str(folder))
+        return msgspec.structs.replace(read_card(folder / "suite.toml"), root=str(folder.resolve()))
     path = folder / "task.toml"
     if not path.is_file():
         raise UserError(
@@ -56,14 +57,15 @@ def folder_suite(folder: Path) -> Suite:
         )
     task = read_toml(path)
     if isinstance(task.get("task"), Mapping):
-        task = {**task, **task.pop("task")}
+        own = task.pop("task")
+        task = {**task, **own}
     task = _with_roles(task, path)
     task.setdefault("name", folder.resolve().name)
     task.setdefault("measure", "hit@1")
     task.setdefault("measures", ["hit@1", "hit@5", "recall@5", "ndcg@10", "mrr"])
     table = {"suite": {"name": task["name"]}, "task": [task]}
     return msgspec.structs.replace(
-        suite_from_table(table, path, hashlib.sha256(path.read_bytes()).hexdigest()), root=str(folder)
+        suite_from_table(table, path, hashlib.sha256(path.read_bytes()).hexdigest()), root=str(folder.resolve())
     )
 
 
@@ -76,7 +78,10 @@ def _with_roles(task: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: roles: {error}; a role has `file` and `instruction`") from None
     if unknown := set(roles) - {"query", "candidate"}:
         raise UserError(f"{path}: roles: unknown role {sorted(unknown)[0]}; the roles are query and candidate")
-    data = dict(task.get("data", {}))
+    data = task.get("data", {})
+    if not isinstance(data, Mapping):
+        raise UserError(f'{path}: data must be a table of files, such as [data] queries = "queries.jsonl"')
+    data = dict(data)
     for role, files_key, instruction_key in (
         ("query", "queries", "instruction"),
         ("candidate", "candidates", "candidate_instruction"),
@@ -100,6 +105,12 @@ def read_task(root: Path, task: Task) -> TaskData:
         raise UserError(
             f"task {task.name}: data has an unknown key {sorted(unknown)[0]}; it has queries, candidates, qrels, pools"
         )
+    for key, names in files.items():
+        if not isinstance(names, str) and not (key in ITEM_FILES and _are_names(names)):
+            raise UserError(
+                f"task {task.name}: data.{key} is {names!r}; give a file name"
+                + (" or a list of file names" if key in ITEM_FILES else "")
+            )
     pools, exclude = read_pools(inside(root, files["pools"], f"task {task.name}")) if "pools" in files else (None, {})
     return TaskData(
         queries=_read_tables(root, files["queries"], task.name),
@@ -108,6 +119,10 @@ def read_task(root: Path, task: Task) -> TaskData:
         pools=pools,
         exclude=exclude,
     )
+
+
+def _are_names(names: object) -> bool:
+    return isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
 
 
 def _read_tables(root: Path, names: str | list[str], task: str) -> list[Item]:
@@ -130,7 +145,9 @@ def read_items(path: Path, root: Path) -> list[Item]:
         lines[row.id] = number
         place = f"{path}: line {number}: item {row.id}"
         media = {part: _media_file(root, name, f"{place}: {part}") for part in MEDIA if (name := getattr(row, part))}
-        item = Item(row.id, text=row.text or None, instruction=row.instruction, cluster=row.cluster, **media)
+        item = Item(
+            row.id, text=row.text or None, instruction=row.instruction, cluster=row.cluster, literal=None, **media
+        )
         if not item.modalities:
             raise UserError(f"{place}: none of text, image, video, audio; give at least one")
         items.append(item)
@@ -139,7 +156,11 @@ def read_items(path: Path, root: Path) -> list[Item]:
 
 def inside(root: Path, name: str, place: str) -> Path:
     """``root / name``, refused unless it stays inside ``root`` (symbolic links followed)."""
-    if "\x00" in name or not (root / name).resolve().is_relative_to(root.resolve()):
+    try:
+        within = "\x00" not in name and (root / name).resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError before Python 3.13
+        raise UserError(f"{place}: {name!r} cannot be followed: {getattr(error, 'strerror', error)}") from None
+    if not within:
         raise UserError(f"{place}: {name!r} leads outside {root}; paths are relative to the folder")
     return root / name
 

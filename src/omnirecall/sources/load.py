@@ -7,13 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from omnirecall.errors import UserError
-from omnirecall.protocol.cards import read_card, shipped_card
+from omnirecall.protocol.cards import read_card, shipped_card, shipped_cards
 from omnirecall.protocol.items import TaskData
 from omnirecall.protocol.suites import Suite, Task
-from omnirecall.sources import folder
-from omnirecall.sources.checks import check_ids
+from omnirecall.sources import acm, beir_parquet, covr, folder, mbeir, mmeb, mmeb_video, uvrb
+from omnirecall.sources.checks import Places, check_ids
 
-LAYOUTS: dict[str, Callable[[Path, Task], TaskData]] = {"folder": folder.read_task}
+LAYOUTS: dict[str, Callable[[Path, Task], TaskData]] = {
+    "folder": folder.read_task,
+    "uvrb": uvrb.read_task,
+    "mbeir": mbeir.read_task,
+    "mmeb-image": mmeb.read_images,
+    "mmeb-video": mmeb_video.read_task,
+    "mmeb-visdoc": beir_parquet.read_documents,
+    "acm": acm.read_task,
+    "beir-parquet": beir_parquet.read_task,
+    "covr": covr.read_task,
+}
 PACKAGE = Path(__file__).parent.parent
 
 
@@ -24,7 +34,7 @@ def load_suite(name: str | Path) -> Suite:
         return folder.folder_suite(path)
     if path.suffix == ".toml" and path.is_file():
         return read_card(path)
-    if path.is_dir() or len(path.parts) > 1:
+    if len(path.parts) > 1 or (path.is_dir() and path.name not in shipped_cards()):
         return folder.folder_suite(path)
     return read_card(shipped_card(str(name)))
 
@@ -43,9 +53,14 @@ def data_root(suite: Suite, data: Path | None) -> Path:
 def read_task(root: Path, task: Task) -> TaskData:
     """The rows of a task, checked; UserError names what is wrong and where."""
     layout = task.data.get("layout", "folder")
-    if layout not in LAYOUTS:
+    if not isinstance(layout, str) or layout not in LAYOUTS:
         raise UserError(f"task {task.name}: unknown layout {layout!r}; there are {', '.join(sorted(LAYOUTS))}")
     return checked(LAYOUTS[layout](root, task), task)
+
+
+def _place(task: Task, key: str) -> str:
+    files = {**folder.DEFAULT_FILES, **task.data}.get(key, [])
+    return ": ".join([f"task {task.name}", ", ".join([files] if isinstance(files, str) else files)]).removesuffix(": ")
 
 
 def checked(data: TaskData, task: Task) -> TaskData:
@@ -57,7 +72,7 @@ def checked(data: TaskData, task: Task) -> TaskData:
         data.pools,
         data.exclude,
         unjudged=task.unjudged,
-        where=f"task {task.name}",
+        places=Places(*(_place(task, key) for key in ("queries", "candidates", "qrels", "pools"))),
     )
     if len(judged) == len(data.queries):
         return data

@@ -26,6 +26,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; name a file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: after line {number}: not UTF-8 text") from None
     if empty:

@@ -14,19 +14,23 @@ from omnirecall.sources.qrels import numbered_lines
 
 
 def read_vectors(path: Path) -> NDArray[np.floating]:
-    """A two-dimensional array of floats from .npy, mapped and not read; UserError for anything else."""
+    """A two-dimensional array of floats from .npy, mapped and not read if its bytes are in this machine's order.
+
+    UserError for anything else.
+    """
     try:
         vectors: NDArray[np.floating] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (ValueError, OSError, EOFError):
+    except Exception:  # numpy parses the header as Python, and a zip archive by zipfile: damage raises anything
         raise UserError(f"{path}: not a whole .npy file of plain numbers; write it with numpy.save") from None
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or 0 in vectors.shape:
         shape = getattr(vectors, "shape", "an archive")
         raise UserError(f"{path}: holds {shape}; vectors have the shape (items, dimension), one row an item")
-    if vectors.dtype.kind != "f":
+    if vectors.dtype.kind != "f" or vectors.dtype.itemsize > 8:
         raise UserError(f"{path}: holds {vectors.dtype}; vectors are float16, float32 or float64")
-    return vectors
+    native = vectors.dtype.newbyteorder("=")
+    return vectors if vectors.dtype == native else vectors.astype(native)
 
 
 def read_ids(path: Path | None, rows: int, vectors: Path) -> list[str]:

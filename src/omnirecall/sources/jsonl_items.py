@@ -1,0 +1,74 @@
+"""Items that stay on disk: a jsonl file of millions of lines as a sequence."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar, overload
+
+import msgspec
+
+from omnirecall.errors import UserError
+from omnirecall.protocol.items import Item
+from omnirecall.sources.tables import damaged
+
+Row = TypeVar("Row")
+
+
+class JsonlItems(Sequence[Item], Generic[Row]):
+    """The items of a jsonl file, made when asked for; memory holds where each line begins and ends, 16 bytes a line.
+
+    ``kind`` is the type of a row, of which ``make`` makes an item. Every row is parsed once at the start: UserError names one that
+    is damaged.
+    """
+
+    def __init__(self, path: Path, kind: type[Row], make: Callable[[Row], Item]) -> None:
+        self.path, self._make = path, make
+        self._parse = msgspec.json.Decoder(kind).decode
+        self._starts = array("q")
+        self._ends = array("q")
+        position = 0
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    try:
+                        self._parse(line)
+                    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                        raise damaged(path, number, error) from None
+                    self._starts.append(position)
+                    self._ends.append(position + len(line))
+                position += len(line)
+        if not self._starts:
+            raise UserError(f"{path}: the file is empty; fetch it again")
+        self._stamp = _stamp(path)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, row: int) -> Item: ...
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[Item]: ...
+    def __getitem__(self, row: int | slice) -> Item | Sequence[Item]:
+        """One item, or a list of those of a slice."""
+        if isinstance(row, slice):
+            return [self[index] for index in range(*row.indices(len(self)))]
+        start = self._starts[row]
+        with self.path.open("rb") as file:
+            return self._make(self._parse(os.pread(file.fileno(), self._ends[row] - start, start)))
+
+    def __iter__(self) -> Iterator[Item]:
+        """All items in the file's order, read in one go."""
+        if _stamp(self.path) != self._stamp:
+            raise UserError(f"{self.path}: the file changed while it was read; start again")
+        with self.path.open("rb") as file:
+            for line in file:
+                if line.strip():
+                    yield self._make(self._parse(line))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    state = path.stat()
+    return state.st_size, state.st_mtime_ns
