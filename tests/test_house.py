@@ -120,7 +120,7 @@ def test_no_file_names_a_machine_or_a_package_registry() -> None:
     # written in parts, since this file is read too
     folders = "|".join(("home", "root", "Users", "work", "workspace", "mnt"))
     hosts = "|".join(
-        ("pypi" + r"\.org", "python" + "hosted", "npmjs" + r"\.org", "jsdelivr", "proxy.golang" + r"\.org")
+        ("pypi" + r"\.org", "python" + "hosted", "npmjs" + r"\.org", "jsd" + "elivr", "proxy.go" + "lang" + r"\.org")
     )
     forbidden = re.compile(rf"(?<![\w.~}}/-])/(?:{folders})/\w|{hosts}")
     texts = tracked_text()

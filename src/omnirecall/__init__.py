@@ -13,7 +13,7 @@ from omnirecall._version import __version__
 
 if TYPE_CHECKING:
     from omnirecall.errors import RunError, UserError
-    from omnirecall.evaluate import evaluate
+    from omnirecall.evaluation import evaluate
     from omnirecall.models.load import load_model
     from omnirecall.protocol.items import Item
     from omnirecall.protocol.measures import Measure
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from omnirecall.sources.load import load_suite
 
 _HOMES = {
-    "evaluate": "omnirecall.evaluate",
+    "evaluate": "omnirecall.evaluation",
     "rank": "omnirecall.ranking",
     "Ranks": "omnirecall.ranking",
     "load_suite": "omnirecall.sources.load",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from omnirecall import ranking
 from omnirecall.errors import UserError
-from omnirecall.evaluate import rank_columns
+from omnirecall.evaluation import rank_columns
 from omnirecall.protocol.items import Judgments
 from omnirecall.protocol.measures import Measure, RankedJudgments, score_queries
 from omnirecall.results.judging import JudgedRows, judged_rows, ranked_judgments, tied_queries

@@ -77,7 +77,9 @@ def test_the_readme_shows_the_table_that_it_prints(demo: Demo) -> None:
 
 
 def _cells(table: str) -> dict[str, list[str]]:
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    ]
     return {row[0]: row[1:] for row in rows[2:]}
 
 

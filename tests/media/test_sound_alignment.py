@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import av
 import numpy as np
@@ -160,3 +161,13 @@ def test_memory_holds_the_window_and_not_the_file(tmp_path: Path) -> None:
 def test_a_cover_picture_is_no_sound(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^item x: .*a\.mp4 has no sound"):
         load_samples(make_clip(tmp_path / "a.mp4", 3), 16000, "item x")
+
+
+def test_a_frame_of_too_many_planes_is_left_out(tmp_path: Path) -> None:
+    """A damaged AAC packet may claim 56 channels, of which PyAV counts 128 planes and reads past the end."""
+    path = make_sound(tmp_path / "a.m4a", tone(LENGTH, RATE), RATE, "aac")
+    whole = native(path)
+    with mock.patch("omnirecall.media.audio._is_readable", side_effect=[True, False, *[True] * 200]):
+        samples = load_samples(path, RATE, "item x")
+    assert len(samples.values) == whole.shape[1] - 1024
+    assert "1 packets" in samples.warnings[0]

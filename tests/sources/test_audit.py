@@ -13,7 +13,7 @@ import pytest
 from miniatures import Meant, clip, fresh, put, write
 from PIL import Image
 
-from omnirecall.evaluate import silent
+from omnirecall.evaluation import silent
 from omnirecall.protocol.suites import Defect, Fact, Suite, Task
 from omnirecall.sources import media_check
 from omnirecall.sources.audit import JOURNAL, Audit, Issue, as_text, audit
@@ -162,6 +162,17 @@ def test_copies_of_a_candidate(check: Callable) -> None:
     issue = only(check(UVRB, "MSRVTT", spoil))
     assert (issue.kind, issue.count, issue.fails) == ("duplicate-content", 2, True)
     assert set(issue.examples) == {"MSRVTT-q0: MSRVTT-c2", "MSRVTT-q2: MSRVTT-c0"}
+
+
+def test_copies_outside_a_query_s_own_pool_do_it_no_harm(check: Callable) -> None:
+    def spoil(root: Path) -> None:
+        folder = root / UVRB_FILES.format("MS-TI") / "videos"
+        put(folder / "v2.mp4", (folder / "v0.mp4").read_bytes())
+
+    issue = only(
+        check(UVRB, "MS-TI", spoil)
+    )  # the pool of the first query lacks the third clip, that of the third has the first
+    assert (issue.kind, issue.count, issue.examples) == ("duplicate-content", 1, ("MS-TI-q2: MS-TI-c0",))
 
 
 def test_copies_that_no_query_asks_for_are_noted(check: Callable) -> None:

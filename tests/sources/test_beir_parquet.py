@@ -58,7 +58,7 @@ def test_empty_queries_are_left_out_and_counted(tmp_path: Path) -> None:
 
 
 def test_numbers_as_ids_zero_grades_and_the_higher_of_two(tmp_path: Path) -> None:
-    rows = [pair(7, 0, 1), pair(7, 0, 3), pair(7, 1, 0), pair(8, 2, 1)]
+    rows = [pair(7, 0, 1), pair(7, 0, 3), pair(7, 0, 2), pair(7, 1, 0), pair(8, 2, 1)]
     data = sounds(tmp_path, [{"_id": 7, "text": "x"}, {"_id": 8, "text": "y"}], SOUNDS, rows)
     assert data.judgments == {"7": {"0": 3.0}, "8": {"2": 1.0}}
 

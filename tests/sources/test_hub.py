@@ -152,7 +152,7 @@ def test_files_that_are_there_are_looked_at_not_got(hub: Hub, tmp_path: Path) ->
     fetch(plan(suite, data), Options())
     assert held(data) == {"MINI/rows.jsonl": SMALL, "MINI/big.bin": LARGE}
     assert [one.path.rsplit("/", 1)[1] for one in hub.got("*/resolve/*")] == ["big.bin"]
-    (data / "MINI" / "big.bin").write_bytes(b"changed later")
+    (data / "MINI" / "big.bin").write_bytes(LARGE[::-1])
     fetch(plan(suite, data), Options())
     assert held(data)["MINI/big.bin"] == LARGE
 

@@ -65,6 +65,8 @@ def test_in_the_union_no_positive_is_outside(command: Callable, tmp_path: Path) 
     assert_ran(done.json, meant)
     assert {task["pool"] for task in done.json["tasks"].values()} == {64}
     assert not any(task["relevant_outside_pool"] for task in done.json["tasks"].values())
+    one, other = (read_task(tmp_path / "data", task) for task in UNION.tasks[:2])
+    assert one.candidates is other.candidates  # read once for all tasks
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,12 @@ def test_a_plain_tar_whose_last_part_is_missing(tmp_path: Path) -> None:
     assert len(held(tmp_path / "out")) == 2
 
 
+def test_the_checksum_is_read_though_the_tar_ended_before(tmp_path: Path) -> None:
+    content = bytearray(gzip.compress(tarred(zipped=False) + bytes(3 * room.BLOCK)))
+    content[-8] ^= 1
+    refused(tmp_path, bytes(content), "not a whole archive", "CRC")
+
+
 def test_something_else_than_an_archive(tmp_path: Path) -> None:
     refused(tmp_path, b"<html>not here</html>" * 100, "not a whole archive")
     refused(tmp_path, b"<html>not here</html>" * 100, "not a whole archive", name="x.zip")

@@ -36,7 +36,7 @@ def command(
     Says licence, size and free disk, and asks. Files are verified and archives unpacked. Run again, it goes on where it stopped.
     """
     from omnirecall.errors import UserError
-    from omnirecall.evaluate import choose_tasks
+    from omnirecall.evaluation import choose_tasks
     from omnirecall.results.record import pretty_json
     from omnirecall.sources.hub import Options, fetch, plan_fetch
     from omnirecall.sources.load import load_suite

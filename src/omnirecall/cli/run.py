@@ -65,7 +65,7 @@ def command(
 
     Writes the run to OUT/<suite>/<model>-<identity>/ and prints its table. Vectors are kept, so that a second run embeds nothing.
     """
-    from omnirecall.evaluate import Options, evaluate
+    from omnirecall.evaluation import Options, evaluate
 
     options = Options(
         data=data,

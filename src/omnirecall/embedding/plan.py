@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,9 +101,8 @@ class Plan:
 
 
 def said(item: Item, prompt: str, model: Embedder) -> Item:
-    """The item as the prompt mode words it. A model may name its tokens for media in ``media_tokens``."""
-    tokens: Mapping[str, str] = getattr(model, "media_tokens", {})
-    return worded(item, tokens) if prompt == "card" else item
+    """The item as the prompt mode words it."""
+    return worded(item, model.media_tokens) if prompt == "card" else item
 
 
 def media_digest(ref: MediaRef) -> str:

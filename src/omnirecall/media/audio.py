@@ -136,7 +136,9 @@ def _decoded(container: Any, stream: Any, amiss: Amiss) -> Iterator[Any]:
                 continue
             if packet.size:  # a packet without bytes only flushes the decoder
                 amiss.end = False
-            yield from frames
+            sound = [frame for frame in frames if _is_readable(frame)]
+            amiss.packets += len(sound) < len(frames)
+            yield from sound
     except decode_error:
         amiss.end = True
 
@@ -161,6 +163,11 @@ def _real(samples: NDArray[np.float32], amiss: Amiss) -> NDArray[np.float32]:
         return samples
     amiss.samples += samples.size - int(np.count_nonzero(real))
     return np.where(real, samples, np.float32(0))
+
+
+def _is_readable(frame: Any) -> bool:
+    """Whether PyAV counts a frame's planes rightly; of a damaged frame with dozens of channels it would read past the last."""
+    return not frame.format.is_planar or len(frame.planes) == frame.layout.nb_channels
 
 
 def as_floats(frame: Any) -> NDArray[np.float32]:

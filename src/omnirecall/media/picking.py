@@ -19,12 +19,13 @@ Develop = Callable[[Any], NDArray[np.uint8]]
 SEEK_COST = 6
 """Packets whose decoding takes about as long as a seek, with what the decoder has to read past its target to let it go."""
 
+SKIPS_UNREFERENCED = frozenset({"h264"})
+"""Codecs whose packets say for certain that no other frame refers to theirs (H.264: nal_ref_idc 0), so that libav may leave such a
+frame undecoded. HEVC says so only of its own temporal layer."""
 
-SKIPS_UNREFERENCED = frozenset({"h264", "hevc"})
-"""Codecs whose packets say whether another frame refers to theirs, so that libav can leave such frames undecoded."""
-
-CHECKED = 4
-"""Frames before a target of which every one has to come as promised."""
+CHECKED, SETTLED = 4, 1
+"""Frames before and after a target of which every one has to come as promised: a field or a hidden frame that was taken for a frame
+would put all indices wrong without this showing in the target's own timestamp."""
 
 
 class UnconfirmedError(Exception):
@@ -81,36 +82,37 @@ def by_seeking(
 
 
 def _confirmed(container: Any, stream: Any, scan: Scan, run: Run) -> Iterator[tuple[int, Any]]:
-    """(index, frame) of the targets; every frame on the way must have a timestamp that is due.
+    """(index, frame) of the targets; every frame on the way must have the timestamp that is due.
 
-    Frames that no other frame refers to are left undecoded where the codec can tell, up to ``CHECKED`` frames before a target: from
-    there on each frame that was promised has to come.
+    Frames that no other frame refers to are left undecoded where the codec can tell, save the ``CHECKED`` before a target and
+    the ``SETTLED`` after it: there each frame that was promised has to come.
     """
     packets, first = _packets_from(container, stream, scan, run)
-    may_skip = stream.codec_context.name in SKIPS_UNREFERENCED
+    promised, may_skip = scan.promised, stream.codec_context.name in SKIPS_UNREFERENCED
     targets = iter(run.targets)
-    target = next(targets)
-    due = bisect_left(scan.promised, first)
+    target: int | None = next(targets)
+    due = settled = bisect_left(promised, first)
     for packet in packets:
-        checked = max(0, target - CHECKED) if may_skip else due
+        checked = max(0, target - CHECKED) if may_skip and target is not None else 0
         if may_skip:
-            far = packet.size and packet.pts < scan.promised[checked]
+            far = packet.size and promised[settled] < packet.pts < promised[checked]
             stream.codec_context.skip_frame = "NONREF" if far else "DEFAULT"
         for frame in packet.decode():
             if frame.pts is None or frame.is_corrupt:
                 raise UnconfirmedError
             if frame.pts < first:
                 continue  # a leading picture of an open group: its references lie before the seek
-            index = bisect_left(scan.promised, frame.pts, due)
-            if index == len(scan.promised) or scan.promised[index] != frame.pts or index > max(due, checked):
+            index = bisect_left(promised, frame.pts, due)
+            is_due = index == due or settled < due < index <= checked
+            if not is_due or index == len(promised) or promised[index] != frame.pts:
                 raise UnconfirmedError
             due = index + 1
             if index == target:
                 yield index, frame
-                target = next(targets, -1)
-                if target < 0:
-                    return
-                checked = max(0, target - CHECKED) if may_skip else due
+                settled = min(index + SETTLED, len(promised) - 1)
+                target = next(targets, None)
+            if target is None and due > settled:
+                return
     raise UnconfirmedError
 
 

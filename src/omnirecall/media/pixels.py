@@ -23,9 +23,6 @@ MAX_HELD = 1 << 32
 
 UPRIGHT = (False, False, False)
 
-FULL_RANGE = 2
-"""libav's name for RGB that runs from 0 to 255 (AVCOL_RANGE_JPEG)."""
-
 
 @dataclass(slots=True)
 class Developer:
@@ -129,7 +126,6 @@ def _converted(frame: Any, width: int, height: int) -> NDArray[np.uint8]:
         height,
         "rgba" if see_through else "rgb24",
         interpolation="BICUBIC" if resized else None,
-        dst_color_range=FULL_RANGE,
         threads=1,
     ).to_ndarray()
     if not see_through:

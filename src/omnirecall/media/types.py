@@ -69,5 +69,5 @@ class DecodedItem:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was amiss with the item's media, one sentence each; empty for sound files."""
+        """What was amiss with the item's media, one sentence each; empty where all is well."""
         return tuple(warning for part in (self.video, self.audio) if part is not None for warning in part.warnings)

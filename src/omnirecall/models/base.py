@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
+    from collections.abc import Mapping, Sequence, Set
 
     import numpy as np
     from numpy.typing import NDArray
@@ -43,7 +43,13 @@ class Embedder(Protocol):
 
     @property
     def default_prompt(self) -> str:
-        """``model``: items carry the instruction and the model's own template places it; ``none``: no instruction."""
+        """``model``: items carry the instruction and the model's own template places it; ``card``: the suite's own assembly is
+        the text; ``none``: no instruction.
+        """
+
+    @property
+    def media_tokens(self) -> Mapping[str, str]:
+        """Modality to the word that marks such a medium in the model's text; under the prompt ``card`` the text holds it."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ NEEDS = ("name", "fingerprint", "dimension", "symmetric", "supports", "encode")
 
 
 class UserModel:
-    """The user's object, with defaults for what it need not say: sampling rate, default prompt and notes."""
+    """The user's object, with defaults for what it need not say: sampling rate, default prompt, media tokens and notes."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -29,6 +29,7 @@ class UserModel:
         self.symmetric: bool = inner.symmetric
         self.sampling_rate: int = getattr(inner, "sampling_rate", 16000)
         self.default_prompt: str = getattr(inner, "default_prompt", "model")
+        self.media_tokens: Mapping[str, str] = getattr(inner, "media_tokens", {})
         self.notes: tuple[str, ...] = tuple(getattr(inner, "notes", ()))
 
     def supports(self, modalities: Set[str]) -> bool:

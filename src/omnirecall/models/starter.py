@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ import numpy as np
 from omnirecall.errors import UserError, require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence, Set
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from numpy.typing import NDArray
     from PIL.Image import Image
@@ -190,6 +191,7 @@ class Starter:
     symmetric: bool = True
     sampling_rate: int = SAMPLING_RATE
     default_prompt: str = "none"
+    media_tokens: Mapping[str, str] = MappingProxyType({})
     notes: tuple[str, ...] = (
         "composed items: late fusion, the normalised sum of the parts",
         "instructions are not used",

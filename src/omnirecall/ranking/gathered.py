@@ -15,6 +15,7 @@ from omnirecall.ranking.vectors import Dense
 
 _ROWS_BYTES = 1 << 23
 _MANY = 256
+_IN_CACHE = 256
 
 
 @dataclass
@@ -50,14 +51,12 @@ class Gathered:
         assert isinstance(dense.candidates, Table)
         assert dense.lengths is not None
         assert dense.odd is not None
-        room = self.scratch.numpy("rows", (len(rows), dense.dimension), np.float32)
-        vectors = dense.candidates.take(rows, out=room)
+        vectors, values = self._product(query, rows)
         lengths = dense.lengths[rows]
         if vectors.dtype != np.float32 or dense.odd[rows].any():
             # Rare: float64 tables and norms beyond float32. Exact scores for all.
             values, error = np.zeros(len(rows)), np.full(len(rows), np.inf)
         else:
-            values = (vectors @ self.products[query]).astype(np.float64)
             error = np.full(len(rows), self.slack + float(self.residual[query]))
             if dense.cosine:
                 values /= lengths
@@ -87,6 +86,23 @@ class Gathered:
         rank_of = rows[where] if self.order is None else self.order[rows[where]]
         top = np.lexsort((rows[where], rank_of, -keys))[: best.k]
         best.add_exact(np.full(len(top), query), rows[where[top]], keys[top], raw[top])
+
+    def _product(self, query: int, rows: Ints) -> tuple[Array, Floats]:
+        """The gathered rows and their float32 products with the unit query, some at a time while they are in cache."""
+        table = self.dense.candidates
+        assert isinstance(table, Table)
+        if table.values.dtype == np.float64:
+            return table.take(rows), np.zeros(len(rows))  # all scored exactly
+        vectors = self.scratch.numpy("rows", (len(rows), self.dense.dimension), np.float32)
+        values = np.empty(len(rows), np.float32)
+        for start in range(0, len(rows), _IN_CACHE):
+            part = slice(start, start + _IN_CACHE)
+            if table.values.dtype == np.float32:
+                table.take(rows[part], out=vectors[part])
+            else:
+                vectors[part] = table.take(rows[part])
+            np.matmul(vectors[part], self.products[query], out=values[part])
+        return vectors, values.astype(np.float64)
 
     def _ties(self, rows: Ints, pair: int) -> None:
         if self.order is None:

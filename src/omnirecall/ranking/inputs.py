@@ -189,10 +189,11 @@ def read_lists(lists: Lists, name: str, n_queries: int, n_candidates: int) -> Li
     return Lists64(offsets, rows)
 
 
-def refuse_repeats(lists: Lists64, name: str, n_candidates: int) -> None:
-    """Refuse a row that a query's list names twice."""
+def refuse_repeats(lists: Lists64, name: str, n_candidates: int) -> Ints:
+    """Refuse a row that a query's list names twice; returns the sorted codes."""
     codes = np.sort(lists.codes(n_candidates))
     twice = np.flatnonzero(codes[1:] == codes[:-1])
     if len(twice):
         query, row = divmod(int(codes[twice[0]]), n_candidates)
         raise RankingError(f"{name} of query {query} names row {row} twice.")
+    return codes

@@ -185,17 +185,25 @@ def _read_pools(pool: Lists | None, exclude: Lists | None, n: int, m: int) -> _P
         size = m - np.diff(left_out.offsets)
     inside = None
     if pool is not None:
-        inside = read_lists(pool, "pool", n, m)
-        refuse_repeats(inside, "the pool", m)
-        codes = np.sort(inside.codes(m))
+        given = read_lists(pool, "pool", n, m)
+        codes = refuse_repeats(given, "the pool", m)
         if left_out is not None:
-            codes = np.setdiff1d(codes, left_out.codes(m), assume_unique=True)
+            codes = codes[~_among(codes, left_out.codes(m))]
         inside = _from_codes(codes, n, m)
         size = np.diff(inside.offsets)
     empty = np.flatnonzero(size == 0)
     if len(empty):
         raise RankingError(f"the pool of query {empty[0]} is empty.")
     return _Pools(inside, left_out, size)
+
+
+def _among(codes: Ints, others: Ints) -> npt.NDArray[np.bool_]:
+    """Which codes are among the others, which are sorted."""
+    if len(others) == 0:
+        return np.zeros(len(codes), bool)
+    place = np.minimum(np.searchsorted(others, codes), len(others) - 1)
+    found: npt.NDArray[np.bool_] = others[place] == codes
+    return found
 
 
 def _from_codes(codes: Ints, n: int, m: int) -> Lists64:
@@ -206,10 +214,10 @@ def _from_codes(codes: Ints, n: int, m: int) -> Lists64:
 def _refuse_outside(wanted: Lists64, pools: _Pools, m: int) -> None:
     codes = wanted.codes(m)
     if pools.left_out is not None:
-        for code in codes[np.isin(codes, pools.left_out.codes(m))][:1]:
+        for code in codes[_among(codes, pools.left_out.codes(m))][:1]:
             raise RankingError(f"positive {code % m} of query {code // m} is excluded.")
     if pools.inside is not None:
-        for code in codes[~np.isin(codes, pools.inside.codes(m))][:1]:
+        for code in codes[~_among(codes, pools.inside.codes(m))][:1]:
             raise RankingError(f"positive {code % m} of query {code // m} is outside its pool.")
 
 

@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 
 
 class JsonlItems(Sequence[Item], Generic[Row]):
-    """The items of a jsonl file, made when asked for; memory holds where each line begins and ends, 16 bytes a line.
+    """The items of a jsonl file, made when asked for; memory holds where each line begins, 8 bytes a line.
 
     ``kind`` is the type of a row, of which ``make`` makes an item. Every row is parsed once at the start: UserError names one that
     is damaged.
@@ -28,7 +28,6 @@ class JsonlItems(Sequence[Item], Generic[Row]):
         self.path, self._make = path, make
         self._parse = msgspec.json.Decoder(kind).decode
         self._starts = array("q")
-        self._ends = array("q")
         position = 0
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -38,14 +37,14 @@ class JsonlItems(Sequence[Item], Generic[Row]):
                     except (msgspec.DecodeError, UnicodeDecodeError) as error:
                         raise damaged(path, number, error) from None
                     self._starts.append(position)
-                    self._ends.append(position + len(line))
                 position += len(line)
         if not self._starts:
             raise UserError(f"{path}: the file is empty; fetch it again")
+        self._starts.append(position)
         self._stamp = _stamp(path)
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._starts) - 1
 
     @overload
     def __getitem__(self, row: int) -> Item: ...
@@ -55,9 +54,10 @@ class JsonlItems(Sequence[Item], Generic[Row]):
         """One item, or a list of those of a slice."""
         if isinstance(row, slice):
             return [self[index] for index in range(*row.indices(len(self)))]
-        start = self._starts[row]
+        row = range(len(self))[row]
+        start, end = self._starts[row : row + 2]  # blank lines after it do no harm
         with self.path.open("rb") as file:
-            return self._make(self._parse(os.pread(file.fileno(), self._ends[row] - start, start)))
+            return self._make(self._parse(os.pread(file.fileno(), end - start, start)))
 
     def __iter__(self) -> Iterator[Item]:
         """All items in the file's order, read in one go."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -71,10 +72,16 @@ def read_task(root: Path, task: Task) -> TaskData:
         )
     return TaskData(
         queries=items,
-        candidates=JsonlItems(candidates, _Candidate, _Candidates(folder, candidates)),
+        candidates=_pool(folder, candidates, candidates.stat().st_mtime_ns),
         judgments=read_qrels(qrels),
         defects={"empty-text": empty} if empty else {},
     )
+
+
+@lru_cache(maxsize=1)
+def _pool(folder: Path, path: Path, changed: int) -> JsonlItems[_Candidate]:
+    """A pool; the last one is kept, since the tasks of a union share it."""
+    return JsonlItems(path, _Candidate, _Candidates(folder, path))
 
 
 class _Candidates:

@@ -12,7 +12,8 @@ from typing import Any
 from omnirecall.errors import UserError
 from omnirecall.protocol.items import MEDIA, Item, MediaRef, Packed
 
-KEPT_GROUPS = 4
+KEPT_BYTES = 512 << 20
+"""Row groups are kept up to so many bytes, and at least one."""
 
 
 def unpacked(ref: MediaRef) -> MediaRef:
@@ -78,7 +79,7 @@ class _Groups:
                 self.groups[place] = file.read_row_group(group, columns=[column]).column(0).combine_chunks()
             except (OSError, ValueError) as error:
                 raise not_whole(path, error) from None
-            if len(self.groups) > KEPT_GROUPS:
+            while len(self.groups) > 1 and sum(group.nbytes for group in self.groups.values()) > KEPT_BYTES:
                 self.groups.popitem(last=False)
         self.groups.move_to_end(place)
         return self.groups[place][row].as_py()

@@ -6,8 +6,6 @@ import fnmatch
 import hashlib
 import platform
 import re
-import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -461,14 +459,3 @@ def environment() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": versions,
     }
-
-
-class _CallableModule(types.ModuleType):
-    """Python sets ``omnirecall.evaluate`` to this module once it is imported, in place of the function that users call."""
-
-    def __call__(self, *arguments: Any, **choices: Any) -> Run:
-        """Measure a model on a suite; see ``evaluate``."""
-        return evaluate(*arguments, **choices)
-
-
-sys.modules[__name__].__class__ = _CallableModule

@@ -25,7 +25,7 @@ from PIL import Image
 
 import omnirecall
 from omnirecall.errors import UserError
-from omnirecall.evaluate import evaluate
+from omnirecall.evaluation import evaluate
 from omnirecall.media.types import DecodedItem, Samples
 from omnirecall.models.load import load_model
 
