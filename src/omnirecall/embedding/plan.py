@@ -83,7 +83,7 @@ class Plan:
         if item.video is not None:
             parts.append(msgspec.to_builtins(media))
         if item.audio is not None or (item.video is not None and media.audio_track):
-            parts.append(self.model.sampling_rate)
+            parts += [self.model.sampling_rate, media.audio_window, media.audio_seconds]
         return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
 
     def batches(self) -> list[list[Job]]:

@@ -16,6 +16,7 @@ from omnirecall.sources.mmeb import IMAGE, VIDEO, Gathered, row_files, spoken
 from omnirecall.sources.tables import first_folder, key, media_root, table_rows, under
 
 LABELS = Path(__file__).with_name("mmeb_labels.json")
+"""Each data set's class names in its own order, a fact of the data; as VLM2Vec 6e1e1d4 lists them."""
 SSV2_ROWS = 1000
 """VLM2Vec's video.yaml: num_sample_per_subset."""
 
