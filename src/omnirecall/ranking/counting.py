@@ -247,21 +247,32 @@ class Counter:
         if number.max() >= _SORT_FROM:
             return self._count_sorted(product, scores, frame, columns, limit, coarse)
         found: list[tuple[Ints, Ints, Ints]] = []
-        view = scores if len(columns) == scores.shape[1] else scores[:, columns]
+        # Where most columns count, the others get a threshold that nothing reaches: cheaper than a copy.
+        most = 2 * len(columns) >= scores.shape[1]
+        view, place_of = (scores, columns) if most else (np.take(scores, columns, axis=1), np.arange(len(columns)))
+        unreached = np.full(view.shape[1], np.inf if scores.dtype.kind == "f" else np.iinfo(scores.dtype).max)
+        above = self.scratch.numpy("above", view.shape, np.bool_)
+        near = self.scratch.numpy("near", view.shape, np.bool_)
         totals: list[tuple[Ints, Ints, Ints]] = []
         for slot in range(int(number.max())):
             use = np.flatnonzero(number > slot)
             pair = targets.offsets[queries[use]] + slot
-            part = view if len(use) == view.shape[1] else view[:, use]
-            above = part > frame.above(targets.high[pair], columns[use])
-            near = part >= frame.below(targets.low[pair], columns[use])
-            more, least = _column_sums(above), _column_sums(near)
+            at = place_of[use]
+            upper, lower = unreached.astype(scores.dtype), unreached.astype(scores.dtype)
+            upper[at] = frame.above(targets.high[pair], columns[use])
+            lower[at] = frame.below(targets.low[pair], columns[use])
+            np.greater(view, upper, out=above)
+            np.greater_equal(view, lower, out=near)
+            more, least = _column_sums(above)[at], _column_sums(near)[at]
             totals.append((pair, more, use))
             coarse[columns[use[least - more > limit]]] = True
             near ^= above
-            near[:, (least == more) | (least - more > limit)] = False
+            near[:, at[least - more > limit]] = False
             where, place = _nonzero(near)
-            found.append((where, columns[use[place]], pair[place]))
+            slot_of = np.zeros(view.shape[1], np.int64)
+            slot_of[at] = np.arange(len(use))
+            kept = slot_of[place]
+            found.append((where, columns[use[kept]], pair[kept]))
         for pair, more, use in totals:
             keep = ~coarse[columns[use]]
             self.greater[pair[keep]] += more[keep]
