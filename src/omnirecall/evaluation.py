@@ -406,6 +406,8 @@ def chance(task: Task, ranked: RankedJudgments) -> float:
 def _deviations(suite: Suite, chosen: Sequence[Task], options: Options, planned: Sequence[_Planned]) -> tuple[str, ...]:
     found = [suite.departs] if suite.departs else []
     found += [one.deviation for one in planned if one.deviation]
+    if other := [one.task.name for one in planned if _other_size(one, options.limit)]:
+        found.append(f"{len(other)} tasks have other numbers of queries or candidates than the card: {_some(other)}")
     if left_out := [name for name in suite.task_names() if name not in {task.name for task in chosen}]:
         found.append(f"{len(left_out)} of {len(suite.tasks)} tasks left out: {', '.join(left_out)}")
     if options.limit is not None:
@@ -413,6 +415,20 @@ def _deviations(suite: Suite, chosen: Sequence[Task], options: Options, planned:
     if options.dim is not None:
         found.append(f"only the first {options.dim} dimensions of each vector")
     return tuple(found)
+
+
+def _other_size(one: _Planned, limit: int | None) -> bool:
+    """Whether the rows are not as many as the card says for sure; queries that a limit cut off are not missed."""
+    sizes = {"query_count": len(one.data.queries), "candidate_count": len(one.data.candidates)}
+    if limit is not None:
+        del sizes["query_count"]
+    if one.status == "no-data" and one.reason:
+        return False
+    return any(
+        getattr(one.task, key) not in (None, size)
+        and (key not in one.task.facts or one.task.facts[key].certainty not in ("assumed", "unknown"))
+        for key, size in sizes.items()
+    )
 
 
 def _uncertain(suite: Suite, chosen: Sequence[Task]) -> tuple[str, ...]:

@@ -50,6 +50,22 @@ def test_departures_and_assumed_facts(small: Path, tmp_path: Path, command: Call
     assert "hit@1, printed R@1" in command("report", folder).out
 
 
+def test_other_sizes_than_the_card_are_a_deviation(small: Path, tmp_path: Path, command: Callable) -> None:
+    """A pool or a set of queries of another size is not the benchmark, unless a limit was asked for, which says so itself."""
+    card = small / "suite.toml"
+    said = "1 tasks have other numbers of queries or candidates than the card: one"
+    for line, options, expected in (
+        ("query_count = 2\ncandidate_count = 3", [], False),
+        ("query_count = 5", [], True),
+        ("candidate_count = 5", [], True),
+        ("query_count = 5", ["--limit", 1], False),
+        ('candidate_count = { value = 5, certainty = "assumed" }', [], False),
+    ):
+        card.write_text(f"{SUITE}{line}\n")
+        run = command("run", small, "--model", "random:8", "--out", tmp_path / "runs", "--json", *options).json
+        assert (said in run["deviations"]) == expected, line
+
+
 def cut_wav(path: Path) -> None:
     """A sound file that ends in the middle of what its header promises."""
     whole = io.BytesIO()
