@@ -372,8 +372,16 @@ def test_json_is_as_written_down(tmp_path: Path, command: Callable) -> None:
         "candidates": 3,
         "tied_queries": 1,
         "relevant_outside_pool": 1,
+        "unjudged_queries": 0,
     }
-    assert list(result.json) == ["measures", "queries", "candidates", "tied_queries", "relevant_outside_pool"]
+    assert list(result.json) == [
+        "measures",
+        "queries",
+        "candidates",
+        "tied_queries",
+        "relevant_outside_pool",
+        "unjudged_queries",
+    ]
     text = command("score", *case.write(tmp_path), "--measures", "hit@1,recall@5").out
     assert "hit@1     75.00  (ties: 50.00 to 100.00)" in text
     assert "1 relevant candidates lie outside the pool" in text
@@ -577,3 +585,46 @@ def test_unjudged_queries_are_dropped_on_demand_only(tmp_path: Path, command: Ca
     result = command("score", *arguments, "--unjudged", "drop", "--json", "--measures", "hit@1")
     assert result.json["queries"] == 1
     assert result.json["measures"]["hit@1"]["value"] == 1
+
+
+def test_a_grade_beyond_any_scale_is_refused(tmp_path: Path, command: Callable, refused: Callable) -> None:
+    """Sums of gains would overflow; the line is named."""
+    case = Case({"q": [1, 0]}, {"a": [1, 0], "b": [0, 1]}, {"q": {"a": 1}})
+    arguments = case.write(tmp_path)
+    qrels = Path(arguments[2])
+    qrels.write_text(qrels.read_text().replace("1\n", "1.7e308\n"))
+    refused(command("score", *arguments, "--measures", "ndcg@5"), qrels, "line ", "1.7e308")
+
+
+def test_exponential_gains_refuse_large_grades_before_any_work(
+    tmp_path: Path, command: Callable, refused: Callable, own_data: Callable, no_leftovers: Callable
+) -> None:
+    """In `score` and in `run`, with query and candidate named and nothing written."""
+    case = Case({"q": [1, 0]}, {"a": [1, 0], "b": [0, 1]}, {"q": {"a": 1500}})
+    refused(command("score", *case.write(tmp_path), "--measures", "ndcg_exp@5"), "query q", "candidate a", "1500")
+    folder = own_data(
+        tmp_path / "mine", qrels=[("q1", "c1", 2000), ("q2", "c2", 1)], toml='name = "mine"\nmeasure = "ndcg_exp@5"\n'
+    )
+    refused(
+        command("run", folder, "--model", "random:8", "--out", tmp_path / "runs"), "query q1", "candidate c1", "2000"
+    )
+    assert not list((tmp_path / "runs").glob("mine/*"))
+
+
+def test_norms_beyond_float64_s_reach_are_refused(tmp_path: Path, command: Callable, refused: Callable) -> None:
+    """Their products would overflow; the file is named."""
+    case = Case({"q": [1, 0]}, {"a": [1, 0], "b": [0, 1]}, {"q": {"a": 1}})
+    arguments = case.write(tmp_path)
+    np.save(arguments[1], np.load(arguments[1]).astype(np.float64) * 1e200)
+    refused(command("score", *arguments), arguments[1], "row 0")
+
+
+@pytest.mark.parametrize(("tie_break", "expected"), [("docno", ["d", "c", "b", "a"]), ("index", ["a", "b", "c", "d"])])
+def test_the_list_stands_in_the_order_of_the_measures(tmp_path: Path, tie_break: str, expected: list[str]) -> None:
+    """All candidates tie; what is listed first is what hit@1 counts as first."""
+    case = Case({"q": [1, 0]}, {name: [1, 0] for name in "abcd"}, {"q": {"d": 1}})
+    out = tmp_path / "each.parquet"
+    scored = score(case.request(tmp_path, "hit@1", per_query=out, tie_break=tie_break))
+    (row,) = pq.read_table(out).to_pylist()
+    assert row["top_ids"] == expected
+    assert scored.measures["hit@1"].value == float(expected[0] == "d")

@@ -41,10 +41,11 @@ from omnirecall.results.record import (
     write_run,
 )
 from omnirecall.results.scores import task_measures
+from omnirecall.sources.checks import other_pools
 from omnirecall.sources.load import data_root, load_suite, read_task
 from omnirecall.sources.media_check import Journal
 from omnirecall.sources.missing import refuse_missing, without_missing
-from omnirecall.sources.tables import NoDataError
+from omnirecall.sources.tables import MissingDataError, NoDataError
 
 Advance = Callable[[int], None]
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
@@ -117,6 +118,8 @@ def evaluate(
     suite = suite if isinstance(suite, Suite) else load_suite(suite)
     model = load_model(model, options.device) if isinstance(model, str) else model
     _check_options(options, model)
+    if options.out.exists() and not options.out.is_dir():
+        raise UserError(f"--out {options.out}: is a file; name a folder")
     prompt = options.prompt or model.default_prompt
     chosen = choose_tasks(suite, options.tasks)
     root = data_root(suite, options.data)
@@ -207,7 +210,11 @@ def choose_tasks(suite: Suite, globs: Sequence[str]) -> list[Task]:
 
 
 def _plan_task(task: Task, root: Path, plan: Plan, prompt: str, limit: int | None, journal: Journal | None) -> _Planned:
-    """Read and plan a task. With a journal of media, items whose media are missing or do not decode are left out."""
+    """Read and plan a task.
+
+    With a journal of media, items whose media are missing or do not decode are left out, and so are tasks whose files are missing
+    or damaged.
+    """
     deviation = ""
     try:
         data = read_task(root, task)
@@ -216,7 +223,11 @@ def _plan_task(task: Task, root: Path, plan: Plan, prompt: str, limit: int | Non
             refuse_missing(data, task)
         else:
             data, deviation = without_missing(data, task, journal)
-    except NoDataError as error:
+    except UserError as error:
+        if journal is None and isinstance(error, MissingDataError):
+            raise UserError(f"{error}; or leave such tasks out with --on-missing skip") from None
+        if journal is None and not isinstance(error, NoDataError):
+            raise
         return _Planned(task, TaskData([], [], {}), {}, reason=str(error), status="no-data")
     hashes = _hashes(data, plan.contents)
     if reason := _lacking(plan.model, data, prompt):
@@ -316,8 +327,8 @@ def _measure(one: _Planned, store: Store, folder: Path, options: Options, prompt
     table = rank_columns(query_ids, candidate_ids, judged, ranks, ranked, [item.cluster for item in data.queries])
     table = with_skipped(table, data)
     ranked = table.ranked
-    write_parquet(folder / "tasks" / f"{task.name}.parquet", rank_table(table))
     measures = task_measures(task.all_measures(), ranked)
+    write_parquet(folder / "tasks" / f"{task.name}.parquet", rank_table(table))
     primary = measures[str(task.measure)]
     return TaskRecord(
         status="ok",
@@ -407,9 +418,11 @@ def _deviations(suite: Suite, chosen: Sequence[Task], options: Options, planned:
     found = [suite.departs] if suite.departs else []
     found += [one.deviation for one in planned if one.deviation]
     if other := [one.task.name for one in planned if _other_size(one, options.limit)]:
-        found.append(f"{len(other)} tasks have other numbers of queries or candidates than the card: {_some(other)}")
+        found.append(f"other numbers of queries or candidates than the card in {len(other)} tasks: {_some(other)}")
     if left_out := [name for name in suite.task_names() if name not in {task.name for task in chosen}]:
         found.append(f"{len(left_out)} of {len(suite.tasks)} tasks left out: {', '.join(left_out)}")
+    if without := [one.task.name for one in planned if one.status == "no-data" and one.reason]:
+        found.append(f"no data for {len(without)} of {len(suite.tasks)} tasks: {', '.join(without)}")
     if options.limit is not None:
         found.append(f"only the first {options.limit} queries of each task")
     if options.dim is not None:
@@ -424,6 +437,8 @@ def _other_size(one: _Planned, limit: int | None) -> bool:
         del sizes["query_count"]
     if one.status == "no-data" and one.reason:
         return False
+    if other_pools(one.data, one.task):
+        return True
     return any(
         getattr(one.task, key) not in (None, size)
         and (key not in one.task.facts or one.task.facts[key].certainty not in ("assumed", "unknown"))

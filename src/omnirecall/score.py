@@ -20,7 +20,7 @@ from omnirecall.results.judging import JudgedRows, judged_rows, ranked_judgments
 from omnirecall.results.record import RankTable, pretty_json, rank_table, write_parquet
 from omnirecall.results.scores import MeasureValue, task_measures
 from omnirecall.results.tables import shown
-from omnirecall.sources.checks import Places, check_ids
+from omnirecall.sources.checks import Places, check_grades, check_ids
 from omnirecall.sources.qrels import read_pools, read_qrels
 from omnirecall.sources.vectors import distinct, read_ids, read_run_file, read_vectors, refuse_unusable
 
@@ -51,6 +51,7 @@ class Scored(msgspec.Struct, frozen=True):
     candidates: int
     tied_queries: int
     relevant_outside_pool: int
+    unjudged_queries: int = 0
 
     def as_json(self) -> str:
         """Indented JSON."""
@@ -67,6 +68,8 @@ class Scored(msgspec.Struct, frozen=True):
             lines.append(
                 f"{self.relevant_outside_pool:,} relevant candidates lie outside the pool and count as not retrieved"
             )
+        if self.unjudged_queries:
+            lines.append(f"{self.unjudged_queries:,} queries without a relevant candidate were dropped")
         return "\n".join(lines) + "\n"
 
 
@@ -84,12 +87,16 @@ class _Ranked:
     table: RankTable
     candidates: int
     outside: int
+    unjudged: int
 
 
 def score(request: Request) -> Scored:
     """Score a request; UserError names file, line or id."""
     measures = parse_measures(request.measures)
+    if request.per_query is not None and (request.per_query.is_dir() or request.per_query.parent.is_file()):
+        raise UserError(f"--per-query {request.per_query}: name a file inside a folder")
     judgments = read_qrels(request.qrels)
+    check_grades(judgments, measures, str(request.qrels))
     ranked = _from_run_file(request, judgments) if request.run_file else _from_vectors(request, judgments)
     spread = task_measures(measures, ranked.open)
     ordered = task_measures(measures, ranked.ordered) if request.tie_break in ("index", "docno") else spread
@@ -106,6 +113,7 @@ def score(request: Request) -> Scored:
         candidates=ranked.candidates,
         tied_queries=tied_queries(ranked.open),
         relevant_outside_pool=ranked.outside,
+        unjudged_queries=ranked.unjudged,
     )
 
 
@@ -153,28 +161,33 @@ def _from_vectors(request: Request, judgments: Judgments) -> _Ranked:
             str(request.pool),
         ),
     )
-    if len(kept) < len(query_ids):
+    dropped = len(query_ids) - len(kept)
+    if dropped:
         queries, query_ids = queries[kept], [query_ids[row] for row in kept]
     judged = judged_rows(query_ids, candidate_ids, judgments, pools, exclude)
 
     def counts(order: NDArray[np.int64] | None) -> tuple[ranking.Ranks, RankedJudgments]:
-        ranks = ranking.rank(
-            queries,
-            candidates,
-            judged.positives,
-            pool=judged.pool,
-            exclude=judged.exclude,
-            similarity=request.similarity,
-            top_k=request.top_k,
-            order=order,
-        )
+        try:
+            ranks = ranking.rank(
+                queries,
+                candidates,
+                judged.positives,
+                pool=judged.pool,
+                exclude=judged.exclude,
+                similarity=request.similarity,
+                top_k=request.top_k,
+                order=order,
+            )
+        except ranking.RankingError as error:
+            raise UserError(f"{files[0]}, {files[1]}: {error}") from None
         return ranks, ranked_judgments(judged, ranks.greater, ranks.tied, ranks.pool_size)
 
     ranks, open_counts = counts(None)
     order = tie_order(request.tie_break, candidate_ids)
-    ordered = open_counts if order is None else counts(order)[1]
+    # The list of the best stands in the order that the measures were taken in.
+    ranks, ordered = (ranks, open_counts) if order is None else counts(order)
     table = rank_columns(query_ids, candidate_ids, judged, ranks, open_counts, [None] * len(query_ids))
-    return _Ranked(open_counts, ordered, table, len(candidate_ids), judged.outside)
+    return _Ranked(open_counts, ordered, table, len(candidate_ids), judged.outside, dropped)
 
 
 def tie_order(tie_break: str, candidate_ids: Sequence[str]) -> NDArray[np.int64] | None:
@@ -204,13 +217,14 @@ def _from_run_file(request: Request, judgments: Judgments) -> _Ranked:
     candidates = list(dict.fromkeys(candidate for scores in run.values() for candidate in scores))
     places = Places(str(request.qrels), str(request.run_file), str(request.qrels), "")
     kept = check_ids(query_ids, candidates, judgments, None, {}, unjudged=request.unjudged, places=places)
+    dropped = len(query_ids) - len(kept)
     query_ids = [query_ids[row] for row in kept]
     lists = {query: run.get(query, {}) for query in query_ids}
     judged = judged_rows(query_ids, candidates, judgments, {query: list(scores) for query, scores in lists.items()}, {})
     open_counts, ordered = (
         _list_counts(lists, judged, candidates, tie_break) for tie_break in ("expected", request.tie_break)
     )
-    tops = {query: _best_listed(scores, request.top_k) for query, scores in lists.items()}
+    tops = {query: _best_listed(scores, request.top_k, request.tie_break) for query, scores in lists.items()}
     table = RankTable(
         query_ids=query_ids,
         clusters=[None] * len(query_ids),
@@ -220,11 +234,12 @@ def _from_run_file(request: Request, judgments: Judgments) -> _Ranked:
         top_ids=list(tops.values()),
         top_scores=[[lists[query][name] for name in names] for query, names in tops.items()],
     )
-    return _Ranked(open_counts, ordered, table, len(candidates), judged.outside)
+    return _Ranked(open_counts, ordered, table, len(candidates), judged.outside, dropped)
 
 
-def _best_listed(scores: dict[str, float], top_k: int) -> list[str]:
-    return sorted(scores, key=lambda name: -scores[name])[:top_k]
+def _best_listed(scores: dict[str, float], top_k: int, tie_break: str) -> list[str]:
+    names = sorted(scores, key=str.encode, reverse=True) if tie_break == "docno" else list(scores)
+    return sorted(names, key=lambda name: -scores[name])[:top_k]
 
 
 def _pairs(query_ids: Sequence[str], judged: JudgedRows) -> list[tuple[str, str]]:

@@ -53,7 +53,7 @@ def test_departures_and_assumed_facts(small: Path, tmp_path: Path, command: Call
 def test_other_sizes_than_the_card_are_a_deviation(small: Path, tmp_path: Path, command: Callable) -> None:
     """A pool or a set of queries of another size is not the benchmark, unless a limit was asked for, which says so itself."""
     card = small / "suite.toml"
-    said = "1 tasks have other numbers of queries or candidates than the card: one"
+    said = "other numbers of queries or candidates than the card in 1 tasks: one"
     for line, options, expected in (
         ("query_count = 2\ncandidate_count = 3", [], False),
         ("query_count = 5", [], True),

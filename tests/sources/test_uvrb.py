@@ -43,7 +43,7 @@ def test_every_task_runs(made: tuple[Path, dict[str, Meant]], command: Callable,
     assert done.code == 0, done.err
     assert_ran(done.json, meant)
     assert done.json["deviations"] == [
-        "16 tasks have other numbers of queries or candidates than the card: MSRVTT, DiDeMo, CRB-G and 13 more"
+        "other numbers of queries or candidates than the card in 16 tasks: MSRVTT, DiDeMo, CRB-G and 13 more"
     ]
 
 
@@ -113,7 +113,10 @@ def test_a_missing_folder_leaves_its_task_without_data(
     root = fresh(tmp_path / "data", made[0])
     (root / "UVRB" / "CRB-S").rename(root / "elsewhere")
     jsonl_of(root, "CRB-T", "corpus").unlink()
-    tasks = command(*run, root).json["tasks"]
+    refused(command(*run, root), root / "UVRB" / "CRB-S", "--data", "--on-missing skip")
+    skipped = command(*run, root, "--on-missing", "skip").json
+    assert "no data for 2 of 16 tasks: CRB-S, CRB-T" in skipped["deviations"]
+    tasks = skipped["tasks"]
     assert {name: task["status"] for name, task in tasks.items()} == {
         "CRB-G": "ok",
         "CRB-S": "no-data",
@@ -123,7 +126,8 @@ def test_a_missing_folder_leaves_its_task_without_data(
     assert str(jsonl_of(root, "CRB-T", "corpus")) in tasks["CRB-T"]["reason"]
     assert "--data" in tasks["CRB-S"]["reason"]
     (tmp_path / "empty").mkdir()
-    refused(command(*run, tmp_path / "empty"), tmp_path / "empty", "no task of uvrb has its data", "--data")
+    skip = ("--on-missing", "skip")
+    refused(command(*run, tmp_path / "empty", *skip), tmp_path / "empty", "no task of uvrb has its data", "--data")
 
 
 def test_a_truncated_file_is_named_with_its_line(

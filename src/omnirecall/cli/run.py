@@ -40,7 +40,7 @@ from omnirecall.cli.common import as_json, path, progress, quiet
     type=click.Choice(["fail", "skip"]),
     default="fail",
     show_default=True,
-    help="Media that are missing or do not decode: end the run, or leave their items out as not retrieved.",
+    help="Missing or damaged data: end the run, or go on without those items (not retrieved) and tasks (no data).",
 )
 @as_json
 @quiet

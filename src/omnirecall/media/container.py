@@ -12,6 +12,8 @@ from omnirecall.errors import UserError, require
 from omnirecall.media.image import named
 from omnirecall.protocol.items import MediaRef
 
+TEXT_ART = {"tty", "bin", "xbin", "adf", "idf"}
+"""Formats by which libav draws any text file as a film of letters."""
 READABLE_PROTOCOLS = "file"
 """A playlist or reference movie must not reach for the network."""
 
@@ -28,6 +30,8 @@ def opened(ref: MediaRef, place: str, what: str) -> Iterator[Any]:
         source = f"file:{ref}" if isinstance(ref, Path) else io.BytesIO(ref)
         options = {"protocol_whitelist": READABLE_PROTOCOLS}
         with av.open(source, "r", options=options, metadata_errors="replace") as container:
+            if container.format.name in TEXT_ART:
+                raise UserError(f"{place}: {named(ref)} is text, not {what}")
             yield container
     except av.FFmpegError as error:
         raise UserError(f"{place}: the {what} {named(ref)} cannot be read: {error.strerror}") from None

@@ -13,6 +13,7 @@ import msgspec
 from omnirecall.errors import UserError
 from omnirecall.protocol.items import MEDIA, Item, MediaRef, TaskData
 from omnirecall.protocol.suites import Suite, Task
+from omnirecall.sources.checks import other_pools
 from omnirecall.sources.load import LAYOUTS, checked
 from omnirecall.sources.media_check import Finding, Journal, is_there, look_at_all, media_of
 from omnirecall.sources.packed import place_of
@@ -146,14 +147,11 @@ def _counts(data: TaskData, task: Task) -> Iterator[Issue]:
             yield Issue(
                 key.replace("_", "-"), count, f"{count:,} where the card has {expected:,}", _sure(task, key), expected
             )
-    if task.pool_size is not None and data.pools is not None:
-        sizes = {query: len(pool) for query, pool in data.pools.items()}
-        other = [query for query, size in sizes.items() if size != task.pool_size]
-        repeated = data.defects.get("duplicate-candidate", 0)
-        if other and sum(abs(task.pool_size - sizes[query]) for query in other) > repeated:
-            span = f"{min(sizes.values()):,} to {max(sizes.values()):,}"
-            what = f"queries whose pool has not the card's {task.pool_size:,} candidates; sizes go from {span}"
-            yield Issue("pool-size", len(other), what, _sure(task, "pool_size"), 0, tuple(other[:EXAMPLES]))
+    if (other := other_pools(data, task)) and data.pools is not None:
+        sizes = [len(pool) for pool in data.pools.values()]
+        span = f"{min(sizes):,} to {max(sizes):,}"
+        what = f"queries whose pool has not the card's {task.pool_size:,} candidates; sizes go from {span}"
+        yield Issue("pool-size", len(other), what, _sure(task, "pool_size"), 0, tuple(other[:EXAMPLES]))
 
 
 def _sure(task: Task, key: str) -> bool:

@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from omnirecall.errors import UserError
-from omnirecall.protocol.items import Judgments
+from omnirecall.protocol.items import Judgments, TaskData
+from omnirecall.protocol.measures import Measure
+from omnirecall.protocol.suites import Task
+
+LARGEST_EXPONENT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,34 @@ def check_ids(
         first = next(query for row, query in enumerate(queries) if row not in have)
         raise UserError(
             f"{places.judgments}: query {first} has no relevant candidate ({len(queries) - len(judged)} such queries);"
-            f' judge it, remove it, or drop all such queries with unjudged = "drop"'
+            f' judge it, remove it, or drop all such queries with unjudged = "drop" (`--unjudged drop` of score)'
         )
     if not judged:
         raise UserError(f"{places.judgments}: no query has a relevant candidate")
     return judged
+
+
+def other_pools(data: TaskData, task: Task) -> list[str]:
+    """Queries whose own pool is not of the card's size, unless repeated candidates, which a reader drops, explain it."""
+    if task.pool_size is None or data.pools is None:
+        return []
+    sizes = {query: len(pool) for query, pool in data.pools.items()}
+    other = [query for query, size in sizes.items() if size != task.pool_size]
+    missing = sum(abs(task.pool_size - sizes[query]) for query in other)
+    return other if missing > data.defects.get("duplicate-candidate", 0) else []
+
+
+def check_grades(judgments: Judgments, measures: Sequence[Measure], place: str) -> None:
+    """UserError for a grade whose exponential gain would overflow, where a measure takes exponential gains."""
+    if not any(measure.name == "ndcg_exp" for measure in measures):
+        return
+    for query, row in judgments.items():
+        for candidate, grade in row.items():
+            if grade > LARGEST_EXPONENT:
+                raise UserError(
+                    f"{place}: query {query}, candidate {candidate}: ndcg_exp takes grades up to {LARGEST_EXPONENT}, not {grade:g};"
+                    f" use ndcg"
+                )
 
 
 def _refuse_duplicates(ids: Sequence[str], what: str) -> None:

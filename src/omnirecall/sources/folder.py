@@ -140,13 +140,20 @@ def read_items(path: Path, root: Path) -> list[Item]:
             row = decoder.decode(line)
         except msgspec.DecodeError as error:
             raise UserError(f"{path}: line {number}: {error}") from None
+        if not row.id.strip():
+            raise UserError(f"{path}: line {number}: the id is empty; give each item one")
         if row.id in lines:
             raise UserError(f"{path}: line {number}: the id {row.id} was used in line {lines[row.id]}; ids are unique")
         lines[row.id] = number
         place = f"{path}: line {number}: item {row.id}"
         media = {part: _media_file(root, name, f"{place}: {part}") for part in MEDIA if (name := getattr(row, part))}
         item = Item(
-            row.id, text=row.text or None, instruction=row.instruction, cluster=row.cluster, literal=None, **media
+            row.id,
+            text=row.text if row.text and row.text.strip() else None,
+            instruction=row.instruction,
+            cluster=row.cluster,
+            literal=None,
+            **media,
         )
         if not item.modalities:
             raise UserError(f"{place}: none of text, image, video, audio; give at least one")

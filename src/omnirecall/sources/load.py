@@ -11,7 +11,7 @@ from omnirecall.protocol.cards import read_card, shipped_card, shipped_cards
 from omnirecall.protocol.items import TaskData
 from omnirecall.protocol.suites import Suite, Task
 from omnirecall.sources import acm, beir_parquet, covr, folder, mbeir, mmeb, mmeb_video, uvrb
-from omnirecall.sources.checks import Places, check_ids
+from omnirecall.sources.checks import Places, check_grades, check_ids
 
 LAYOUTS: dict[str, Callable[[Path, Task], TaskData]] = {
     "folder": folder.read_task,
@@ -59,12 +59,15 @@ def read_task(root: Path, task: Task) -> TaskData:
 
 
 def _place(task: Task, key: str) -> str:
+    if task.data.get("layout", "folder") != "folder":
+        return f"task {task.name}"
     files = {**folder.DEFAULT_FILES, **task.data}.get(key, [])
     return ": ".join([f"task {task.name}", ", ".join([files] if isinstance(files, str) else files)]).removesuffix(": ")
 
 
 def checked(data: TaskData, task: Task) -> TaskData:
     """Refuse what would make a number wrong, and drop unjudged queries where the card allows it."""
+    check_grades(data.judgments, task.all_measures(), f"task {task.name}")
     judged = check_ids(
         [item.id for item in data.queries],
         [item.id for item in data.candidates],

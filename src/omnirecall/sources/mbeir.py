@@ -73,7 +73,7 @@ def read_task(root: Path, task: Task) -> TaskData:
     return TaskData(
         queries=items,
         candidates=_pool(folder, candidates, candidates.stat().st_mtime_ns),
-        judgments=read_qrels(qrels),
+        judgments=read_qrels(qrels, columns=5),
         defects={"empty-text": empty} if empty else {},
     )
 

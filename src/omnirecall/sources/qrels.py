@@ -10,6 +10,9 @@ import msgspec
 
 from omnirecall.errors import UserError
 
+LARGEST_GRADE = 1e9
+"""Far above any scale in use, and small enough that sums of gains stay exact enough."""
+
 BEIR_HEADER = ["query-id", "corpus-id", "score"]
 
 
@@ -34,15 +37,14 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise UserError(f"{path}: the file is empty")
 
 
-def read_qrels(path: Path) -> dict[str, dict[str, float]]:
+def read_qrels(path: Path, columns: int = 0) -> dict[str, dict[str, float]]:
     """Query id to candidate id to grade.
 
     TREC (``query 0 candidate grade``), the same with a fifth column (M-BEIR's task id), or tab-separated with BEIR's header
-    ``query-id corpus-id score``. UserError names the line.
+    ``query-id corpus-id score``. ``columns`` is their number where the layout fixes it. UserError names the line.
     """
     judgments: dict[str, dict[str, float]] = {}
     beir = False
-    columns = 0
     for number, line in numbered_lines(path):
         fields = line.split("\t") if beir else line.split()
         if not columns:
@@ -64,6 +66,10 @@ def read_qrels(path: Path) -> dict[str, dict[str, float]]:
             grade = math.nan
         if not math.isfinite(grade):
             raise UserError(f"{path}: line {number}: the grade {grade_text!r} is not a number")
+        if abs(grade) > LARGEST_GRADE:
+            raise UserError(
+                f"{path}: line {number}: the grade {grade_text} is beyond {LARGEST_GRADE:g}; use smaller grades"
+            )
         row = judgments.setdefault(query, {})
         if row.setdefault(candidate, grade) != grade:
             raise UserError(

@@ -24,7 +24,11 @@ BLOCK = 1024
 
 
 class NoDataError(UserError):
-    """A task's folder or files are not there: the task has no value, and the others go on."""
+    """The data set does not give what the task needs: the task has no value, and the others go on."""
+
+
+class MissingDataError(NoDataError):
+    """A task's folder or files are not there."""
 
 
 def key(task: Task, name: str, default: str | None = None) -> str:
@@ -53,12 +57,12 @@ def media_root(root: Path, task: Task) -> Path:
 
 
 def first_folder(folders: Iterable[Path], task: Task) -> Path:
-    """The first folder that exists; NoDataError names the first that was looked for."""
+    """The first folder that exists; MissingDataError names the first that was looked for."""
     tried = list(dict.fromkeys(folders))
     for folder in tried:
         if folder.is_dir():
             return folder
-    raise NoDataError(
+    raise MissingDataError(
         f"{tried[0]}: no such folder; it holds the data of {task.name}: fetch it, or name its parent with --data"
     )
 
@@ -71,9 +75,9 @@ def rows_folder(root: Path, task: Task) -> Path:
 
 
 def needed_file(path: Path, task: Task) -> Path:
-    """The path, or NoDataError if there is no such file."""
+    """The path, or MissingDataError if there is no such file."""
     if not path.is_file():
-        raise NoDataError(f"{path}: no such file; {task.name} needs it: fetch it, or name its folder with --data")
+        raise MissingDataError(f"{path}: no such file; {task.name} needs it: fetch it, or name its folder with --data")
     return path
 
 
@@ -105,7 +109,7 @@ def damaged(path: Path, number: int, error: Exception) -> UserError:
 
 
 def table_files(folder: Path, config: str, split: str, task: Task) -> list[Path]:
-    """The files of one config and split of a data set, as the hub lays them out; NoDataError if there are none.
+    """The files of one config and split of a data set, as the hub lays them out; MissingDataError if there are none.
 
     Those of the split come first; a config with a single split is read whatever that split is called.
     """
@@ -118,7 +122,7 @@ def table_files(folder: Path, config: str, split: str, task: Task) -> list[Path]
         found = sorted(base.glob("*.parquet")) if base.is_dir() else []
         if found and len({path.name.split("-")[0].removesuffix(".parquet") for path in found}) == 1:
             return _whole(found)
-    raise NoDataError(
+    raise MissingDataError(
         f"{bases[0] / f'{split}-*.parquet'}: no such files; {task.name} needs them: fetch them, or name their folder with --data"
     )
 
