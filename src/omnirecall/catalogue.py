@@ -9,11 +9,11 @@ from typing import Any, cast, get_args
 
 import msgspec
 
+from omnirecall.files import pretty_json
 from omnirecall.models.load import FAMILIES, load_model
 from omnirecall.protocol.cards import shipped_cards
 from omnirecall.protocol.items import MODALITIES
 from omnirecall.protocol.suites import Certainty, Fact, Mean, Suite, Task
-from omnirecall.results.record import pretty_json
 from omnirecall.sources.load import load_suite
 
 ABOUT = {

@@ -6,8 +6,7 @@ import fnmatch
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +24,7 @@ from omnirecall.embedding.store import Store
 from omnirecall.errors import UserError
 from omnirecall.models.base import Embedder
 from omnirecall.models.load import load_model
+from omnirecall.progress import Progress, silent
 from omnirecall.protocol.items import MODALITIES, Item, TaskData, signature
 from omnirecall.protocol.measures import RankedJudgments, aggregate, score_queries
 from omnirecall.protocol.suites import Suite, Task, mean_values
@@ -46,15 +46,6 @@ from omnirecall.sources.load import data_root, load_suite, read_task
 from omnirecall.sources.media_check import Journal
 from omnirecall.sources.missing import refuse_missing, without_missing
 from omnirecall.sources.tables import MissingDataError, NoDataError
-
-Advance = Callable[[int], None]
-Progress = Callable[[str, int], AbstractContextManager[Advance]]
-"""Called with what is being done and how many steps it has; gives the function to call as steps are done."""
-
-
-def silent(what: str, total: int) -> AbstractContextManager[Advance]:
-    """Progress that nobody sees."""
-    return nullcontext(lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +412,7 @@ def _deviations(suite: Suite, chosen: Sequence[Task], options: Options, planned:
         found.append(f"other numbers of queries or candidates than the card in {len(other)} tasks: {_some(other)}")
     if left_out := [name for name in suite.task_names() if name not in {task.name for task in chosen}]:
         found.append(f"{len(left_out)} of {len(suite.tasks)} tasks left out: {', '.join(left_out)}")
-    if without := [one.task.name for one in planned if one.status == "no-data" and one.reason]:
+    if without := [one.task.name for one in planned if one.status == "no-data"]:
         found.append(f"no data for {len(without)} of {len(suite.tasks)} tasks: {', '.join(without)}")
     if options.limit is not None:
         found.append(f"only the first {options.limit} queries of each task")
@@ -435,15 +426,11 @@ def _other_size(one: _Planned, limit: int | None) -> bool:
     sizes = {"query_count": len(one.data.queries), "candidate_count": len(one.data.candidates)}
     if limit is not None:
         del sizes["query_count"]
-    if one.status == "no-data" and one.reason:
+    if one.status == "no-data":
         return False
     if other_pools(one.data, one.task):
         return True
-    return any(
-        getattr(one.task, key) not in (None, size)
-        and (key not in one.task.facts or one.task.facts[key].certainty not in ("assumed", "unknown"))
-        for key, size in sizes.items()
-    )
+    return any(getattr(one.task, key) not in (None, size) and one.task.is_sure(key) for key, size in sizes.items())
 
 
 def _uncertain(suite: Suite, chosen: Sequence[Task]) -> tuple[str, ...]:
@@ -451,7 +438,7 @@ def _uncertain(suite: Suite, chosen: Sequence[Task]) -> tuple[str, ...]:
     shown = {task.name for task in chosen} | {mean.name for mean in suite.means}
     places: dict[str, list[str]] = {}
     for place, key, fact in suite.facts():
-        if place in shown and fact.certainty in ("assumed", "unknown"):
+        if place in shown and not fact.is_sure:
             said = f"{key} {fact.certainty}" + (f" ({fact.source})" if fact.source else "")
             places.setdefault(said, []).append(place)
     return tuple(f"{said}: {_some(names)}" for said, names in places.items())

@@ -7,6 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 
 @contextmanager
@@ -30,6 +33,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all."""
     with whole_file(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def pretty_json(value: Any) -> str:
+    """Indented JSON with a final newline."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
 def _fsync(path: Path) -> None:

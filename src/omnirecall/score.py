@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from omnirecall import ranking
 from omnirecall.errors import UserError
 from omnirecall.evaluation import rank_columns
+from omnirecall.files import pretty_json
 from omnirecall.protocol.items import Judgments
 from omnirecall.protocol.measures import Measure, RankedJudgments, score_queries
 from omnirecall.results.judging import JudgedRows, judged_rows, ranked_judgments, tied_queries
-from omnirecall.results.record import RankTable, pretty_json, rank_table, write_parquet
+from omnirecall.results.record import RankTable, rank_table, write_parquet
 from omnirecall.results.scores import MeasureValue, task_measures
 from omnirecall.results.tables import shown
 from omnirecall.sources.checks import Places, check_grades, check_ids

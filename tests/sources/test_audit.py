@@ -13,7 +13,7 @@ import pytest
 from miniatures import Meant, clip, fresh, put, write
 from PIL import Image
 
-from omnirecall.evaluation import silent
+from omnirecall.progress import silent
 from omnirecall.protocol.suites import Defect, Fact, Suite, Task
 from omnirecall.sources import media_check
 from omnirecall.sources.audit import JOURNAL, Audit, Issue, as_text, audit

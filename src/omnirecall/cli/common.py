@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from omnirecall.evaluation import Progress
+    from omnirecall.progress import Progress
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
@@ -24,7 +24,7 @@ def path(**kind: Any) -> click.Path:
 
 def progress(quiet: bool) -> Progress:
     """Progress bars on standard error when it is a terminal, and nothing otherwise."""
-    from omnirecall.evaluation import silent
+    from omnirecall.progress import silent
 
     return silent if quiet or not sys.stderr.isatty() else _bar
 

@@ -37,7 +37,7 @@ def command(
     """
     from omnirecall.errors import UserError
     from omnirecall.evaluation import choose_tasks
-    from omnirecall.results.record import pretty_json
+    from omnirecall.files import pretty_json
     from omnirecall.sources.hub import Options, fetch, plan_fetch
     from omnirecall.sources.load import load_suite
 

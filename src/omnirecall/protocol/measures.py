@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["Measure", "MeasureError", "RankedJudgments", "Scores", "aggregate", "score_queries"]
 
 LARGEST_CUT = 10**9 - 1
+LARGEST_EXPONENT = 1000
+"""The largest grade whose exponential gain stays a finite float64."""
 NO_CUT = 2**62
 
 
@@ -368,8 +370,10 @@ def _normalised_gain(groups: TieGroups, k: int, gain: Callable[[Floats], Floats]
 def _exponential_gain(grades: Floats) -> Floats:
     import numpy as np
 
-    if grades.max(initial=0) > 1000:
-        raise ValueError(f"ndcg_exp takes grades up to 1000, found {grades.max()}; use ndcg, whose gain is the grade")
+    if grades.max(initial=0) > LARGEST_EXPONENT:
+        raise ValueError(
+            f"ndcg_exp takes grades up to {LARGEST_EXPONENT}, found {grades.max()}; use ndcg, whose gain is the grade"
+        )
     return np.expm1(grades * math.log(2))
 
 

@@ -33,6 +33,11 @@ class Fact(msgspec.Struct, frozen=True):
     certainty: Certainty
     source: str = ""
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is neither assumed nor unknown."""
+        return self.certainty not in ("assumed", "unknown")
+
 
 class VectorPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is ranked: the vectors as emitted, or normalised and rounded to ``dtype`` (``model``: the model's own) first."""
@@ -118,6 +123,10 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     known_defects: tuple[Defect, ...] = ()
     old_names: Mapping[str, str] = {}
     facts: Mapping[str, Fact] = {}
+
+    def is_sure(self, key: str) -> bool:
+        """Whether the card does not mark the value of ``key`` as assumed or unknown."""
+        return key not in self.facts or self.facts[key].is_sure
 
     def all_measures(self) -> tuple[Measure, ...]:
         """The primary measure, then the others, each once."""

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from omnirecall.errors import UserError
+from omnirecall.files import pretty_json
 from omnirecall.protocol.cards import nearest
 from omnirecall.protocol.suites import MeanValue, Suite, mean_values
 
@@ -46,7 +45,7 @@ class Means:
 
     def as_json(self) -> str:
         """The table as JSON."""
-        return msgspec.json.format(msgspec.json.encode(self.as_table()), indent=2).decode() + "\n"
+        return pretty_json(self.as_table())
 
     def as_text(self) -> str:
         """A line for each mean, and below them what is missing, what departs from the card and what is not known."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from omnirecall.errors import UserError
-from omnirecall.files import whole_file, write_whole
+from omnirecall.files import pretty_json, whole_file, write_whole
 from omnirecall.protocol.measures import RankedJudgments
 from omnirecall.protocol.suites import MeanValue
 from omnirecall.results.scores import MeasureValue
@@ -141,11 +141,6 @@ def read_ranked(path: Path) -> RankedJudgments:
         tied=table.column("tied").combine_chunks().flatten().to_numpy().astype(np.int64),
         pool_size=table.column("pool_size").to_numpy().astype(np.int64),
     )
-
-
-def pretty_json(value: Any) -> str:
-    """Indented JSON with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
 def write_run(folder: Path, run: Run) -> None:

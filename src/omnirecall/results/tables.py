@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omnirecall.results.record import Run, TaskRecord, pretty_json
+from omnirecall.files import pretty_json
+from omnirecall.results.record import Run, TaskRecord
 
 FEW = 3
 COLUMNS = ("task", "direction", "queries", "pool", "measure", "value", "chance")

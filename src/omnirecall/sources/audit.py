@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from omnirecall.errors import UserError
+from omnirecall.progress import Progress
 from omnirecall.protocol.items import MEDIA, Item, MediaRef, TaskData
 from omnirecall.protocol.suites import Suite, Task
 from omnirecall.sources.checks import other_pools
@@ -29,7 +29,6 @@ HANDLED = {
 }
 """Defects that readers meet and handle."""
 
-Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 Looks = Mapping[tuple[str, MediaRef], Finding]
 
 
@@ -145,18 +144,13 @@ def _counts(data: TaskData, task: Task) -> Iterator[Issue]:
     ):
         if expected is not None and count != expected:
             yield Issue(
-                key.replace("_", "-"), count, f"{count:,} where the card has {expected:,}", _sure(task, key), expected
+                key.replace("_", "-"), count, f"{count:,} where the card has {expected:,}", task.is_sure(key), expected
             )
     if (other := other_pools(data, task)) and data.pools is not None:
         sizes = [len(pool) for pool in data.pools.values()]
         span = f"{min(sizes):,} to {max(sizes):,}"
         what = f"queries whose pool has not the card's {task.pool_size:,} candidates; sizes go from {span}"
-        yield Issue("pool-size", len(other), what, _sure(task, "pool_size"), 0, tuple(other[:EXAMPLES]))
-
-
-def _sure(task: Task, key: str) -> bool:
-    fact = task.facts.get(key)
-    return fact is None or fact.certainty not in ("assumed", "unknown")
+        yield Issue("pool-size", len(other), what, task.is_sure("pool_size"), 0, tuple(other[:EXAMPLES]))
 
 
 def _defects(data: TaskData, task: Task) -> Iterator[Issue]:

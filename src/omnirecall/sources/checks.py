@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from omnirecall.errors import UserError
 from omnirecall.protocol.items import Judgments, TaskData
-from omnirecall.protocol.measures import Measure
+from omnirecall.protocol.measures import LARGEST_EXPONENT, Measure
 from omnirecall.protocol.suites import Task
-
-LARGEST_EXPONENT = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ import msgspec
 from omnirecall._version import __version__
 from omnirecall.errors import RunError, UserError, require
 from omnirecall.files import write_whole
+from omnirecall.progress import Advance, Progress, silent
 from omnirecall.protocol.suites import Suite, Task
 from omnirecall.sources.tables import split_of, under
 from omnirecall.sources.unpack import (
@@ -52,12 +53,6 @@ COMMIT = 40
 """Digits of a commit's name."""
 
 T = TypeVar("T")
-Advance = Callable[[int], None]
-Progress = Callable[[str, int], AbstractContextManager[Advance]]
-
-
-def _silent(what: str, total: int) -> AbstractContextManager[Advance]:
-    return nullcontext(lambda _: None)
 
 
 class FileRecord(msgspec.Struct, frozen=True):
@@ -428,7 +423,7 @@ def _read_record(data: Path) -> Record:
         raise UserError(f"{path}: {error}; remove it, and what is there will be looked at again") from None
 
 
-def fetch(plan: Plan, options: Options, progress: Progress = _silent) -> Record:
+def fetch(plan: Plan, options: Options, progress: Progress = silent) -> Record:
     """Get what the plan names: every file whole and verified, archives unpacked. What is there is kept, whatever happens.
 
     UserError if it does not fit on the disk; RunError if the hub or the disk fails.
