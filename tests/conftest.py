@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,3 +218,10 @@ def ranked_by_hand() -> Callable[..., tuple[int, int]]:
         )
 
     return count
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hashes remembered for the tests alone."""
+    with mock.patch.dict(os.environ, {"OMNIRECALL_CACHE": str(tmp_path_factory.mktemp("cache"))}):
+        yield

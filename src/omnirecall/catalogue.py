@@ -10,6 +10,7 @@ from typing import Any, cast, get_args
 import msgspec
 
 from omnirecall.files import pretty_json
+from omnirecall.models.base import ModelOptions
 from omnirecall.models.load import FAMILIES, load_model
 from omnirecall.protocol.cards import shipped_cards
 from omnirecall.protocol.items import MODALITIES
@@ -217,8 +218,8 @@ def models_text() -> str:
     return "".join(f"{family:<10} {ABOUT[family]}\n" for family in FAMILIES)
 
 
-def _model(name: str) -> dict[str, Any]:
-    model = load_model(name)
+def _model(name: str, options: ModelOptions) -> dict[str, Any]:
+    model = load_model(name, options)
     return {
         "name": model.name,
         "fingerprint": model.fingerprint,
@@ -229,13 +230,14 @@ def _model(name: str) -> dict[str, Any]:
     }
 
 
-def model_json(name: str) -> str:
+def model_json(name: str, options: ModelOptions) -> str:
     """One model: name, fingerprint, dimension, modalities, notes."""
-    return pretty_json(_model(name))
+    return pretty_json(_model(name, options))
 
 
-def model_text(name: str) -> str:
+def model_text(name: str, options: ModelOptions) -> str:
     """One model, a line a fact."""
     return "".join(
-        f"{key:<12} {', '.join(value) if isinstance(value, list) else value}\n" for key, value in _model(name).items()
+        f"{key:<12} {', '.join(value) if isinstance(value, list) else value}\n"
+        for key, value in _model(name, options).items()
     )

@@ -7,7 +7,7 @@ import hashlib
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from omnirecall.embedding.plan import Contents, Plan, said
 from omnirecall.embedding.ranked import as_ranked
 from omnirecall.embedding.store import Store
 from omnirecall.errors import UserError
-from omnirecall.models.base import Embedder
+from omnirecall.models.base import Embedder, ModelOptions
 from omnirecall.models.load import load_model
 from omnirecall.progress import Progress, silent
 from omnirecall.protocol.items import MODALITIES, Item, TaskData, signature
@@ -55,6 +55,7 @@ class Options:
     ``tasks``: globs over task names; none takes all. ``limit``: the first N queries of each task. ``dim``: the first N
     dimensions of each vector. ``prompt``: ``model``, ``card`` or ``none``; None takes the model's default. ``top_k``: length of
     the ranked list kept for each query. ``batch``: items in a batch. ``store``: folder of vectors; None puts it inside ``out``.
+    ``device``, ``dtype``, ``revision``, ``model_args``: as ModelOptions has them, for a model that is loaded by name.
     ``on_missing``: ``fail`` ends the run at media that are missing or do not decode; ``skip`` leaves their items out.
     """
 
@@ -68,12 +69,20 @@ class Options:
     batch: int | None = None
     store: Path | None = None
     device: str | None = None
+    dtype: str | None = None
+    revision: str | None = None
+    model_args: Mapping[str, str] = field(default_factory=dict)
     on_missing: str = "fail"
 
     @property
     def store_folder(self) -> Path:
         """Where vectors are kept."""
         return self.store or self.out / ".store"
+
+    @property
+    def model_options(self) -> ModelOptions:
+        """What concerns the model."""
+        return ModelOptions(self.device, self.dtype, self.revision, self.model_args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +116,7 @@ def evaluate(
     """
     options = replace(options or Options(), **choices)
     suite = suite if isinstance(suite, Suite) else load_suite(suite)
-    model = load_model(model, options.device) if isinstance(model, str) else model
+    model = load_model(model, options.model_options) if isinstance(model, str) else model
     _check_options(options, model)
     if options.out.exists() and not options.out.is_dir():
         raise UserError(f"--out {options.out}: is a file; name a folder")

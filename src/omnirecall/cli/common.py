@@ -17,6 +17,35 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for m
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 
 
+def _named(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    for name, equals, value in pairs:
+        if not name or not equals:
+            raise click.BadParameter(f"{name}{equals}{value}: write KEY=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def model_choices(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that concern the model."""
+    for option in (
+        click.option("--device", help="Device for the model, such as cpu or cuda."),
+        click.option(
+            "--dtype", help="Of weights and arithmetic: float32, bfloat16 or float16.  [default: the family's]"
+        ),
+        click.option("--revision", help="Branch, tag or commit of the model's repository."),
+        click.option(
+            "--model-arg",
+            "model_args",
+            metavar="KEY=VALUE",
+            multiple=True,
+            callback=_named,
+            help="An argument of the model's family; may be given several times.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def path(**kind: Any) -> click.Path:
     """A path argument."""
     return click.Path(path_type=Path, **kind)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from omnirecall.cli.common import as_json, path, progress, quiet
+from omnirecall.cli.common import as_json, model_choices, path, progress, quiet
 
 
 @click.command(
@@ -20,7 +20,7 @@ from omnirecall.cli.common import as_json, path, progress, quiet
 @click.option("--tasks", metavar="GLOB", multiple=True, help="Only the tasks that match; may be given several times.")
 @click.option("--out", type=path(), default=Path("runs"), show_default=True, help="Folder for runs.")
 @click.option("--store", type=path(), help="Folder for vectors.  [default: OUT/.store]")
-@click.option("--device", help="Device for the model, such as cpu or cuda.")
+@model_choices
 @click.option("--batch", type=int, help="Items in a batch.  [default: by modality]")
 @click.option("--dim", type=int, metavar="N", help="Only the first N dimensions of each vector.")
 @click.option("--limit", type=int, metavar="N", help="Only the first N queries of each task; pools stay whole.")
@@ -52,6 +52,9 @@ def command(
     out: Path,
     store: Path | None,
     device: str | None,
+    dtype: str | None,
+    revision: str | None,
+    model_args: dict[str, str],
     batch: int | None,
     dim: int | None,
     limit: int | None,
@@ -73,6 +76,9 @@ def command(
         out=out,
         store=store,
         device=device,
+        dtype=dtype,
+        revision=revision,
+        model_args=model_args,
         batch=batch,
         dim=dim,
         limit=limit,

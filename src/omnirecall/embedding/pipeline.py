@@ -16,6 +16,7 @@ from omnirecall.errors import UserError
 from omnirecall.media.ahead import ahead
 from omnirecall.media.decode import decode_item
 from omnirecall.media.types import DecodedItem
+from omnirecall.models.base import Encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ def embed(plan: Plan, store: Store, advance: Callable[[int], None] = lambda _: N
     todo = [batch for batch in plan.batches() if not store.holds_all(job.key for job in batch)]
     advance(len(plan.jobs) - sum(len(batch) for batch in todo))
     for batch, items in _decoded_ahead(todo, plan.model.sampling_rate):
-        vectors = checked_vectors(plan.model.encode(items, role=batch[0].role), plan, batch)
+        given = plan.model.encode(items, role=batch[0].role)
+        emitted = np.asarray(given.vectors if isinstance(given, Encoded) else given)
+        vectors = checked_vectors(emitted, plan, batch)
         # A vector that is stored already stays: another batch may round it otherwise, and then the order of runs would show.
         new = [row for row, job in enumerate(batch) if job.key not in store]
         store.append([batch[row].key for row in new], vectors[new], [items[row].warnings for row in new])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from omnirecall.errors import UserError
+from omnirecall.digests import file_digest
 from omnirecall.models.base import Embedder, Role
 from omnirecall.protocol.items import MODALITIES, Item, MediaRef, Packed, worded
 from omnirecall.protocol.suites import MediaPolicy
@@ -114,12 +114,3 @@ def media_digest(ref: MediaRef) -> str:
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
     content = unpacked(ref)
     return file_digest(content) if isinstance(content, Path) else hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """The blake2b hash of a file's bytes; UserError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None

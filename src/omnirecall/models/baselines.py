@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from omnirecall.errors import UserError
 from omnirecall.media.types import DecodedItem
-from omnirecall.models.base import Role
+from omnirecall.models.base import ModelOptions, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Baseline:
     dimension: int
     constant: bool
     symmetric: bool = True
+    late_interaction: bool = False
     sampling_rate: int = 16000
     default_prompt: str = "none"
     media_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -74,11 +75,13 @@ def _dimension(text: str, family: str) -> int:
     return int(text)
 
 
-def load_random(name: str, device: str | None) -> Baseline:
+def load_random(name: str, options: ModelOptions) -> Baseline:
     """``random:D``; D is 64 if left out."""
+    options.only("random")
     return Baseline(_dimension(name, "random"), constant=False)
 
 
-def load_constant(name: str, device: str | None) -> Baseline:
+def load_constant(name: str, options: ModelOptions) -> Baseline:
     """``constant:D``; D is 64 if left out."""
+    options.only("constant")
     return Baseline(_dimension(name, "constant"), constant=True)

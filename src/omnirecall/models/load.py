@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from omnirecall.errors import UserError
-from omnirecall.models.base import Embedder
+from omnirecall.models.base import Embedder, ModelOptions
+from omnirecall.models.presets import presets
 
 FAMILIES = {
     "starter": "omnirecall.models.starter:load",
@@ -14,16 +16,23 @@ FAMILIES = {
     "constant": "omnirecall.models.baselines:load_constant",
     "py": "omnirecall.models.python:load",
 }
-"""Family to ``module:function``; the function takes what follows the colon, and the device."""
+"""Family to ``module:function``; the function takes what follows the colon, and ModelOptions."""
 
 
-def load_model(spec: str, device: str | None = None) -> Embedder:
-    """The model that ``FAMILY`` or ``FAMILY:NAME`` means; UserError lists the families."""
+def load_model(spec: str, options: ModelOptions | None = None) -> Embedder:
+    """The model that a preset's name, ``FAMILY`` or ``FAMILY:NAME[@REVISION]`` means; UserError lists the families."""
+    options = options or ModelOptions()
+    preset = presets().get(spec)
+    if preset is not None:
+        revision = options.revision or preset.revision or None
+        options = replace(options, revision=revision, args={**preset.args, **options.args})
+        spec = f"{preset.family}:{preset.name}"
     family, _, name = spec.partition(":")
     if family not in FAMILIES:
         raise UserError(
-            f"there is no model {spec}: write FAMILY or FAMILY:NAME, where FAMILY is one of {', '.join(FAMILIES)}"
+            f"there is no model {spec}: write a preset's name (`omnirecall models` lists them), FAMILY or FAMILY:NAME, where"
+            f" FAMILY is one of {', '.join(FAMILIES)}"
         )
     module, function = FAMILIES[family].split(":")
-    load: Callable[[str, str | None], Embedder] = getattr(importlib.import_module(module), function)
-    return load(name, device)
+    load: Callable[[str, ModelOptions], Embedder] = getattr(importlib.import_module(module), function)
+    return load(name, options)

@@ -8,18 +8,15 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from omnirecall.errors import UserError
 from omnirecall.media.types import DecodedItem
-from omnirecall.models.base import Embedder, Role
+from omnirecall.models.base import Embedder, Encoded, ModelOptions, Role, Vectors
 
 NEEDS = ("name", "fingerprint", "dimension", "symmetric", "supports", "encode")
 
 
 class UserModel:
-    """The user's object, with defaults for what it need not say: sampling rate, default prompt, media tokens and notes."""
+    """The user's object, with defaults for what it need not say: late interaction, sampling rate, prompt, media tokens, notes."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -27,6 +24,7 @@ class UserModel:
         self.fingerprint: str = inner.fingerprint
         self.dimension: int = inner.dimension
         self.symmetric: bool = inner.symmetric
+        self.late_interaction: bool = getattr(inner, "late_interaction", False)
         self.sampling_rate: int = getattr(inner, "sampling_rate", 16000)
         self.default_prompt: str = getattr(inner, "default_prompt", "model")
         self.media_tokens: Mapping[str, str] = getattr(inner, "media_tokens", {})
@@ -36,12 +34,13 @@ class UserModel:
         """What the user's object says."""
         return bool(self.inner.supports(modalities))
 
-    def encode(self, items: Sequence[DecodedItem], *, role: Role) -> NDArray[np.float32]:
+    def encode(self, items: Sequence[DecodedItem], *, role: Role) -> Vectors | Encoded:
         """What the user's object gives; the pipeline checks it."""
-        return np.asarray(self.inner.encode(items, role=role))
+        given: Vectors | Encoded = self.inner.encode(items, role=role)
+        return given
 
 
-def load(name: str, device: str | None) -> Embedder:
+def load(name: str, options: ModelOptions) -> Embedder:
     """The object, or what calling the class or function gives; UserError says what it lacks."""
     where, _, attribute = name.rpartition(":")
     if not where:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from omnirecall.media.types import DecodedItem, Samples
-    from omnirecall.models.base import Role
+    from omnirecall.models.base import ModelOptions, Role
 
 EXTRA = "starter"
 MODALITIES = frozenset({"text", "image", "video", "audio"})
@@ -189,6 +189,7 @@ class Starter:
     fingerprint: str = _fingerprint()
     dimension: int = TEXT_WIDTH + FEATURE_WIDTH
     symmetric: bool = True
+    late_interaction: bool = False
     sampling_rate: int = SAMPLING_RATE
     default_prompt: str = "none"
     media_tokens: Mapping[str, str] = MappingProxyType({})
@@ -249,11 +250,12 @@ class Starter:
         return _Speech()
 
 
-def load(name: str, device: str | None) -> Starter:
+def load(name: str, options: ModelOptions) -> Starter:
     """``starter``; nothing follows the family's name."""
     if name:
         raise UserError(f"starter:{name}: the starter model has no variants, so write starter alone")
-    return Starter(device or "cpu")
+    options.only("starter")
+    return Starter(options.device or "cpu")
 
 
 class _Text:

@@ -1,0 +1,66 @@
+"""Hashes of files, remembered while a file's size, times and inode stay the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from omnirecall.errors import UserError
+
+_SETTLED = 2_000_000_000  # ns; a file changed less than this ago may change again under the same time stamp
+_local = threading.local()
+
+
+def file_digest(path: Path) -> str:
+    """The blake2b hash of a file's bytes, 16 bytes in hex; UserError if it cannot be read."""
+    try:
+        status = path.stat()
+        memory = _memory()
+        key = f"{status.st_dev} {status.st_ino}"
+        mark = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+        if memory is not None and (known := _recall(memory, key, mark)):
+            return known
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    if memory is not None and time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED:
+        with suppress(sqlite3.Error):
+            memory.execute("insert or replace into digest values (?, ?, ?)", (key, mark, digest))
+    return digest
+
+
+def memory_path() -> Path:
+    """The database of remembered hashes: OMNIRECALL_CACHE, or the user's cache folder."""
+    cache = os.environ.get("OMNIRECALL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "omnirecall"
+    return Path(cache).expanduser() / "digests.sqlite"
+
+
+def _recall(memory: sqlite3.Connection, key: str, mark: str) -> str | None:
+    with suppress(sqlite3.Error):
+        row = memory.execute("select digest from digest where file = ? and mark = ?", (key, mark)).fetchone()
+        return row[0] if row else None
+    return None
+
+
+def _memory() -> sqlite3.Connection | None:
+    """The connection of the calling thread, or None where no database can be had: then every file is read."""
+    path = memory_path()
+    if getattr(_local, "path", None) != path:
+        _local.path, _local.connection = path, None
+        with suppress(sqlite3.Error, OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(path, timeout=5, isolation_level=None)
+            connection.execute("pragma journal_mode = wal")
+            connection.execute("pragma synchronous = off")
+            connection.execute(
+                "create table if not exists digest (file text primary key, mark text, digest text) without rowid"
+            )
+            _local.connection = connection
+    connection = _local.connection
+    return connection if isinstance(connection, sqlite3.Connection) else None
