@@ -19,6 +19,12 @@ from omnirecall.sources.load import load_suite
 
 ABOUT = {
     "starter": "MiniLM, ConSE over EfficientNet-Lite0, Whisper: text, image, video, audio",
+    "st": "st:PATH or st:owner/name, a sentence-transformers model",
+    "hf": "hf:PATH or hf:owner/name, a dual encoder of transformers (CLIP, SigLIP, ALIGN, CLAP, X-CLIP and relatives)",
+    "vlm": "vlm:PATH or vlm:owner/name, embeddings through a vision-language or omni model",
+    "mteb": "mteb:owner/name, a model of mteb's registry",
+    "http": "http:MODEL, an OpenAI-compatible embeddings endpoint (vLLM, Infinity, TEI and hosted ones)",
+    "vectors": "vectors:PATH, vectors that are computed already, by id",
     "random": "random:D, a random vector per content: a chance floor",
     "constant": "constant:D, one vector for all: a chance floor",
     "py": "py:module:attribute or py:path.py:attribute, your own class with encode",

@@ -12,6 +12,12 @@ from omnirecall.models.presets import presets
 
 FAMILIES = {
     "starter": "omnirecall.models.starter:load",
+    "st": "omnirecall.models.sentence_transformers:load",
+    "hf": "omnirecall.models.dual_encoder:load",
+    "vlm": "omnirecall.models.vision_language:load",
+    "mteb": "omnirecall.models.mteb_registry:load",
+    "http": "omnirecall.models.endpoint:load",
+    "vectors": "omnirecall.models.precomputed:load",
     "random": "omnirecall.models.baselines:load_random",
     "constant": "omnirecall.models.baselines:load_constant",
     "py": "omnirecall.models.python:load",

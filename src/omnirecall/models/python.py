@@ -6,11 +6,14 @@ import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omnirecall.errors import UserError
 from omnirecall.media.types import DecodedItem
-from omnirecall.models.base import Embedder, Encoded, ModelOptions, Role, Vectors
+from omnirecall.models.base import Embedder, Encoded, ModelOptions, Role
+
+if TYPE_CHECKING:
+    from omnirecall.models.base import Vectors
 
 NEEDS = ("name", "fingerprint", "dimension", "symmetric", "supports", "encode")
 
