@@ -298,6 +298,18 @@ def numpy_pools(case: Case) -> dict[str, float]:
     return from_lists(case, ids)
 
 
+def torch_pools(case: Case) -> dict[str, float]:
+    """Gather each pool, product, topk in torch."""
+    import torch
+
+    assert case.pool is not None
+    table, queries, pools = (torch.from_numpy(x) for x in (np.asarray(case.candidates), case.queries, case.pool))
+    ids = np.empty((len(queries), 100), np.int64)
+    for i, pool in enumerate(pools):
+        ids[i] = pool[torch.mv(table.index_select(0, pool), queries[i]).topk(100).indices].numpy()
+    return from_lists(case, ids)
+
+
 def product_float32(case: Case) -> None:
     """The bare float32 product by numpy, into one buffer."""
     out = np.empty((BLOCK, len(case.queries)), np.float32)
@@ -350,6 +362,7 @@ POOLS: dict[str, Peer] = {
     "ours-measures": ours_measures,
     "ours-bfloat16": ours_bfloat16,
     "numpy": numpy_pools,
+    "torch": torch_pools,
 }
 STREAM = ("ours", "ours-measures", "ours-numpy", "faiss.knn", "torch-topk", "numpy-partition", "product-float32")
 SLOW = ("usearch", "numpy-argsort", "mteb", "numpy-partition")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ranking_reference import reference
 
 import omnirecall.ranking.rank  # noqa: F401  (the module, which the function of the same name hides)
-from omnirecall.ranking import BFloat16, PairScores, RankingError, Ranks, filter, rank, score_pairs, vectors
+from omnirecall.ranking import BFloat16, PairScores, RankingError, Ranks, filter, gathered, rank, score_pairs, vectors
 
 rank_module = sys.modules["omnirecall.ranking.rank"]
 torch = pytest.importorskip("torch")
@@ -201,10 +201,16 @@ def test_every_path_counts_what_the_definition_counts(path: None, data: Any, sim
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("data", [plain, near_duplicates, wild_norms, few_values, collapsed])
-@pytest.mark.parametrize("how", ["gathered", *PATHS])
+@pytest.mark.parametrize("how", ["gathered", "in order", "in parts", *PATHS])
 def test_pools_per_query(data: Any, similarity: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    take("float32" if how == "gathered" else how, monkeypatch)
-    monkeypatch.setattr(rank_module, "_GATHER", 0 if how == "gathered" else 10**12)
+    take(how if how in PATHS else "float32", monkeypatch)
+    monkeypatch.setattr(rank_module, "_GATHER", 10**12 if how in PATHS else 0)
+    assert gathered._torch_for_samples() is torch
+    if how == "gathered":
+        monkeypatch.setattr(gathered, "_multiplies_samples", lambda torch: False)
+    if how == "in parts":
+        for name, value in (("_PAIRS", 50), ("_FEW_PAIRS", 1), ("_SPARSE", 100), ("_BLOCK_BYTES", 48 * 7)):
+            monkeypatch.setattr(gathered, name, value)
     rng = np.random.default_rng(3)
     n, m, d = 7, 180, 12
     queries, candidates = data(rng, n, m, d)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ _SAMPLE = 512
 _ASIDE = 512
 _DEEP = 1 / 500  # listing one pair costs as much as counting 500
 _OPEN_COST = 80  # time to take up one open pair, in pairs of a float32 block product
+
+_Made = TypeVar("_Made")
 
 
 class Scorer(Protocol):
@@ -535,19 +537,18 @@ def choose_levels(plan: Plan, block: Block, n_candidates: int) -> None:
     n, b = len(plan.level), len(block.ids)
     fine = products[-1]
     sample = slice(0, min(n, 256))
-    per_pair = []
-    for product in products:
-        block.prepared.setdefault(product.name, product.prepare(block))
-        took = []
-        for _ in range(2):
-            begin = time.perf_counter()
-            product.scores(block.prepared[product.name], sample, counter.scratch)
-            took.append(time.perf_counter() - begin)
-        per_pair.append(min(took) / (b * (sample.stop - sample.start)))
+    setup, per_pair = np.empty(len(products)), np.empty(len(products))
+    for i, product in enumerate(products):
+        ready, setup[i] = _timed(lambda product=product: product.prepare(block))  # type: ignore[misc]
+        block.prepared[product.name] = ready
+        _, took = _timed(lambda product=product, ready=ready: product.scores(ready, sample, counter.scratch))  # type: ignore[misc]
+        per_pair[i] = took / (b * (sample.stop - sample.start))
     per_open = per_pair[-1] * _OPEN_COST
     # The floor rises as 1 / rows seen, so what lies above it adds up to a logarithm.
     rounds = n_seen / b * np.log(max(2.0, n_candidates / n_seen))
     tile = max(64, _SCORES_BYTES // (4 * b))
+    cost = np.empty((len(products), n))
+    beaten = np.zeros((len(products), n), np.int64)
     for start in range(0, n, tile):
         queries = np.arange(start, min(start + tile, n))
         ready = block.prepared[fine.name]
@@ -556,18 +557,49 @@ def choose_levels(plan: Plan, block: Block, n_candidates: int) -> None:
         frame = _Frame(fine, plan, block, queries, queries, ready, counter.scratch)
         least, floor = plan.targets.least[queries], plan.best.floor[queries]
         found = np.isfinite(least)
-        cost = np.empty((len(products), len(queries)))
-        beaten = np.zeros((len(products), len(queries)), np.int64)
         for i, product in enumerate(products):
             frame.error = product.error(block.prepared[product.name], queries)
             open_ = _column_sums(scores >= frame.below(floor, slice(None))) * rounds
-            beaten[i] = _column_sums(scores >= frame.below(np.where(found, least, np.inf), slice(None)))
+            won = _column_sums(scores >= frame.below(np.where(found, least, np.inf), slice(None)))
             lower = np.flatnonzero(found & (least < floor))
             if len(lower):
-                near = beaten[i, lower] - _column_sums(scores[:, lower] > frame.above(least[lower], lower))
-                open_[lower] += np.where(beaten[i, lower] < _DEEP * b, beaten[i, lower], near) * (n_candidates / b)
-            cost[i] = per_pair[i] * n_candidates + open_ * per_open
-        chosen = np.argmin(cost, axis=0)
-        plan.deep[queries] = found & (beaten[chosen, np.arange(len(queries))] < _DEEP * b)
-        still = plan.level[queries] == len(products) - 1
-        plan.level[queries[still]] = chosen[still]
+                near = won[lower] - _column_sums(scores[:, lower] > frame.above(least[lower], lower))
+                open_[lower] += np.where(won[lower] < _DEEP * b, won[lower], near) * (n_candidates / b)
+            cost[i, queries] = per_pair[i] * n_candidates + open_ * per_open
+            beaten[i, queries] = won
+    chosen = _cheapest(cost, setup * (n_candidates / b))
+    plan.deep[:] = np.isfinite(plan.targets.least) & (beaten[chosen, np.arange(n)] < _DEEP * b)
+    still = plan.level == len(products) - 1
+    plan.level[still] = chosen[still]
+
+
+def _timed(work: Callable[[], _Made]) -> tuple[_Made, float]:
+    """The result, and the lesser time of two calls."""
+    took = []
+    for _ in range(2):
+        begin = time.perf_counter()
+        made = work()
+        took.append(time.perf_counter() - begin)
+    return made, min(took)
+
+
+def _cheapest(cost: Floats, setup: Floats) -> Ints:
+    """For each query its cheapest product, among those that save more time, over all queries, than preparing blocks for them takes.
+
+    `cost` (products, n): seconds. `setup` (products,): seconds, paid once by all queries of a product.
+    """
+    cost = cost.copy()
+    while True:
+        chosen: Ints = np.argmin(cost, axis=0)
+        held = np.unique(chosen)
+        if len(held) == 1:
+            return chosen
+        saved = np.empty(len(held))
+        for i, product in enumerate(held):
+            mine = chosen == product
+            others = np.delete(cost[:, mine], product, axis=0).min(axis=0)
+            saved[i] = (others - cost[product, mine]).sum() - setup[product]
+        worst = int(np.argmin(saved))
+        if saved[worst] >= 0:
+            return chosen
+        cost[held[worst]] = np.inf

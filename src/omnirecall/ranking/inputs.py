@@ -14,6 +14,8 @@ Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 Lists = Sequence[Any] | tuple[Any, Any]
 
+_PIECE = 1 << 12
+
 
 class RankingError(ValueError):
     """Input that cannot be ranked; the message is one sentence that names the row or list at fault."""
@@ -191,9 +193,23 @@ def read_lists(lists: Lists, name: str, n_queries: int, n_candidates: int) -> Li
 
 def refuse_repeats(lists: Lists64, name: str, n_candidates: int) -> Ints:
     """Refuse a row that a query's list names twice; returns the sorted codes."""
-    codes = np.sort(lists.codes(n_candidates))
+    codes = lists.codes(n_candidates)
+    for start, stop in _pieces(lists.offsets):  # codes rise with the query, so that short sorts do
+        codes[start:stop].sort()
     twice = np.flatnonzero(codes[1:] == codes[:-1])
     if len(twice):
         query, row = divmod(int(codes[twice[0]]), n_candidates)
         raise RankingError(f"{name} of query {query} names row {row} twice.")
     return codes
+
+
+def _pieces(offsets: Ints) -> Iterator[tuple[int, int]]:
+    """Consecutive lists in pieces of about `_PIECE` rows, or one list where it is longer."""
+    start, total = 0, int(offsets[-1])
+    while start < total:
+        last = int(np.searchsorted(offsets, start + _PIECE, side="right")) - 1
+        stop = int(offsets[last])
+        if stop <= start:
+            stop = int(offsets[np.searchsorted(offsets, start, side="right")])
+        yield start, stop
+        start = stop

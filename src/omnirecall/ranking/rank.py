@@ -7,16 +7,18 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from omnirecall.ranking import exact
 from omnirecall.ranking.counting import Counter, Plan, Targets, choose_levels
 from omnirecall.ranking.filter import Queries, full_sums
-from omnirecall.ranking.gathered import Gathered
+from omnirecall.ranking.gathered import Gathered, spans
 from omnirecall.ranking.inputs import (
     Array,
     Floats,
@@ -286,7 +288,7 @@ def _count(
         ):
             vectors.unit_queries()
             workers = [Gathered(vectors, targets, best, inside, known.scale, reach, order) for _ in range(_workers())]
-            _share(iter(range(n)), workers)
+            _share(spans(inside, len(workers)), workers)
             done = workers
         else:
             with full_sums():
@@ -357,7 +359,8 @@ def _count_blocks(
     for block in first:
         counter.count(block)
     counter.finish()
-    choose_levels(plan, sample, m)
+    with _single_threaded():  # as the workers will be
+        choose_levels(plan, sample, m)
     workers = [counter, *(Counter(plan) for _ in range(_workers() - 1))]
     _share((block for piece in pieces for block in piece), workers)
     return workers
@@ -373,8 +376,23 @@ def _workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    """Products in this thread, and by numpy in any thread, take one thread each; restored at the end."""
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch is not None else 0
+    try:
+        with threadpool_limits(1, "blas"):
+            if torch is not None:
+                torch.set_num_threads(1)
+            yield
+    finally:
+        if torch is not None:
+            torch.set_num_threads(threads)
+
+
 def _share(tasks: Iterator[_Task_contra], workers: Sequence[_Worker[_Task_contra]]) -> None:
-    """Hand tasks to workers as they come free, a thread each, with single-threaded torch in every thread."""
+    """Hand tasks to workers as they come free, a thread each, with single-threaded products in every thread."""
     lock = threading.Lock()
     torch = sys.modules.get("torch")
 
@@ -389,10 +407,5 @@ def _share(tasks: Iterator[_Task_contra], workers: Sequence[_Worker[_Task_contra
             worker.count(task)
         worker.finish()
 
-    threads = torch.get_num_threads() if torch is not None else 0
-    try:
-        with ThreadPoolExecutor(len(workers)) as executor:
-            list(executor.map(work, workers))
-    finally:
-        if torch is not None:
-            torch.set_num_threads(threads)
+    with _single_threaded(), ThreadPoolExecutor(len(workers)) as executor:
+        list(executor.map(work, workers))
