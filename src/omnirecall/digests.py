@@ -30,27 +30,42 @@ def file_digest(path: Path) -> str:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     if memory is not None and time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED:
-        with suppress(sqlite3.Error):
+        try:
             memory.execute("insert or replace into digest values (?, ?, ?)", (key, mark, digest))
+        except sqlite3.Error:
+            _forget()
     return digest
 
 
 def memory_path() -> Path:
-    """The database of remembered hashes: OMNIRECALL_CACHE, or the user's cache folder."""
+    """The database of remembered hashes: in OMNIRECALL_CACHE, or the user's cache folder; UserError where there is no home."""
     cache = os.environ.get("OMNIRECALL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "omnirecall"
-    return Path(cache).expanduser() / "digests.sqlite"
+    try:
+        return Path(cache).expanduser() / "digests.sqlite"
+    except RuntimeError:
+        raise UserError(f"{cache}: there is no home folder; set OMNIRECALL_CACHE to a folder") from None
 
 
 def _recall(memory: sqlite3.Connection, key: str, mark: str) -> str | None:
-    with suppress(sqlite3.Error):
+    try:
         row = memory.execute("select digest from digest where file = ? and mark = ?", (key, mark)).fetchone()
-        return row[0] if row else None
-    return None
+    except sqlite3.Error:
+        _forget()
+        return None
+    return row[0] if row else None
+
+
+def _forget() -> None:
+    """Do without the database from here on: to wait for a lock at every file would cost more than reading them."""
+    _local.connection = None
 
 
 def _memory() -> sqlite3.Connection | None:
     """The connection of the calling thread, or None where no database can be had: then every file is read."""
-    path = memory_path()
+    try:
+        path = memory_path()
+    except UserError:
+        return None
     if getattr(_local, "path", None) != path:
         _local.path, _local.connection = path, None
         with suppress(sqlite3.Error, OSError):

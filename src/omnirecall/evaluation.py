@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
-import hashlib
 import platform
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,15 +14,15 @@ import numpy as np
 
 from omnirecall import ranking
 from omnirecall._version import __version__
-from omnirecall.embedding.pipeline import embed
-from omnirecall.embedding.plan import Contents, Plan, said
-from omnirecall.embedding.ranked import as_ranked
-from omnirecall.embedding.store import Store
+from omnirecall.embedding.engines.local import local
+from omnirecall.embedding.pipeline import Engine, embed
+from omnirecall.embedding.ranked import as_ranked, first_zero
+from omnirecall.embedding.store import Ints, Store
 from omnirecall.errors import UserError
-from omnirecall.models.base import Embedder, ModelOptions
-from omnirecall.models.load import load_model
+from omnirecall.models.base import Embedder
+from omnirecall.planning import Options, Planned, Prepared, prepare
 from omnirecall.progress import Progress, silent
-from omnirecall.protocol.items import MODALITIES, Item, TaskData, signature
+from omnirecall.protocol.items import MODALITIES, Ids, TaskData
 from omnirecall.protocol.measures import RankedJudgments, aggregate, score_queries
 from omnirecall.protocol.suites import Suite, Task, mean_values
 from omnirecall.results.judging import JudgedRows, judged_rows, ranked_judgments, tied_queries
@@ -33,7 +30,6 @@ from omnirecall.results.record import (
     ModelRecord,
     RankTable,
     Run,
-    Status,
     TaskRecord,
     rank_table,
     read_run,
@@ -42,64 +38,6 @@ from omnirecall.results.record import (
 )
 from omnirecall.results.scores import task_measures
 from omnirecall.sources.checks import other_pools
-from omnirecall.sources.load import data_root, load_suite, read_task
-from omnirecall.sources.media_check import Journal
-from omnirecall.sources.missing import refuse_missing, without_missing
-from omnirecall.sources.tables import MissingDataError, NoDataError
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a user may choose about a run.
-
-    ``tasks``: globs over task names; none takes all. ``limit``: the first N queries of each task. ``dim``: the first N
-    dimensions of each vector. ``prompt``: ``model``, ``card`` or ``none``; None takes the model's default. ``top_k``: length of
-    the ranked list kept for each query. ``batch``: items in a batch. ``store``: folder of vectors; None puts it inside ``out``.
-    ``device``, ``dtype``, ``revision``, ``model_args``: as ModelOptions has them, for a model that is loaded by name.
-    ``on_missing``: ``fail`` ends the run at media that are missing or do not decode; ``skip`` leaves their items out.
-    """
-
-    data: Path | None = None
-    tasks: tuple[str, ...] = ()
-    out: Path = Path("runs")
-    limit: int | None = None
-    dim: int | None = None
-    prompt: str | None = None
-    top_k: int = 10
-    batch: int | None = None
-    store: Path | None = None
-    device: str | None = None
-    dtype: str | None = None
-    revision: str | None = None
-    model_args: Mapping[str, str] = field(default_factory=dict)
-    on_missing: str = "fail"
-
-    @property
-    def store_folder(self) -> Path:
-        """Where vectors are kept."""
-        return self.store or self.out / ".store"
-
-    @property
-    def model_options(self) -> ModelOptions:
-        """What concerns the model."""
-        return ModelOptions(self.device, self.dtype, self.revision, self.model_args)
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """One task, read and planned: its rows, the keys of its vectors and the hashes of its data.
-
-    ``reason`` says why there is no value, which is what ``status`` calls it; ``deviation`` says what was left out.
-    """
-
-    task: Task
-    data: TaskData
-    hashes: Mapping[str, str]
-    query_keys: Sequence[bytes] = ()
-    candidate_keys: Sequence[bytes] = ()
-    reason: str = ""
-    status: Status = "unsupported"
-    deviation: str = ""
 
 
 def evaluate(
@@ -115,29 +53,15 @@ def evaluate(
     ``choices`` are fields of Options. UserError names what is wrong with the input and where.
     """
     options = replace(options or Options(), **choices)
-    suite = suite if isinstance(suite, Suite) else load_suite(suite)
-    model = load_model(model, options.model_options) if isinstance(model, str) else model
-    _check_options(options, model)
-    if options.out.exists() and not options.out.is_dir():
-        raise UserError(f"--out {options.out}: is a file; name a folder")
-    prompt = options.prompt or model.default_prompt
-    chosen = choose_tasks(suite, options.tasks)
-    root = data_root(suite, options.data)
-    plan = Plan(model, options.batch)
-    journal = Journal(options.store_folder / "media.jsonl") if options.on_missing == "skip" else None
-    with progress("Reading", len(chosen)) as advance:
-        planned = []
-        for task in chosen:
-            planned.append(_plan_task(task, root, plan, prompt, options.limit, journal))
-            advance(1)
-    if all(one.status == "no-data" for one in planned):
-        raise UserError(f"no task of {suite.name} has its data in {root}: {planned[0].reason}")
-    identity = _identity(suite, model, planned, options, prompt)
-    folder = options.out / _file_name(suite.name) / f"{_file_name(model.name)}-{identity}"
-    store = Store(options.store_folder, model.fingerprint, model.dimension, model.name)
-    with progress("Embedding", len(plan.jobs)) as advance:
+    return finish(prepare(model, suite, options, progress=progress), progress)
+
+
+def finish(run: Prepared, progress: Progress = silent) -> Run:
+    """Do the work of a run and write it."""
+    suite, model, options, planned, store = run.suite, run.model, run.options, run.tasks, run.store
+    with progress("Embedding", len(run.distinct)) as advance:
         try:
-            embedded = embed(plan, store, advance)
+            embedded = embed(run.distinct, store, _engine(run), advance)
         except UserError as error:
             if not str(error).startswith("item "):  # what a model did wrong begins with the model
                 raise
@@ -147,11 +71,9 @@ def evaluate(
     records = {}
     with progress("Ranking", len(planned)) as advance:
         for one in planned:
-            records[one.task.name] = (
-                _without_value(one) if one.reason else _measure(one, store, folder, options, prompt)
-            )
+            records[one.task.name] = _without_value(one) if one.reason else _measure(one, run)
             advance(1)
-    run = Run(
+    record = Run(
         omnirecall=__version__,
         suite=suite.name,
         card=suite.revision,
@@ -166,123 +88,57 @@ def evaluate(
         means=mean_values(
             suite.means, {name: record.value for name, record in records.items() if record.value is not None}
         ),
-        deviations=_deviations(suite, chosen, options, planned),
+        deviations=_deviations(run, records),
         environment=environment(),
-        identity=identity,
-        data_root=str(root.resolve()),
-        notes=tuple(
-            f"the damaged shard {path.name} of the store was left out and embedded again" for path in store.damaged
-        ),
+        identity=run.identity,
+        data_root=str(run.root.resolve()),
+        notes=(*_damage(store), *embedded.splits, *_cut_texts(records)),
         embedded=msgspec.to_builtins(embedded),
-        uncertain=_uncertain(suite, chosen),
+        uncertain=_uncertain(suite, [one.task for one in planned]),
         media_warnings=_media_warnings(planned, store),
     )
-    write_run(folder, run)
-    return read_run(folder)
+    write_run(run.folder, record)
+    return read_run(run.folder)
 
 
-def _check_options(options: Options, model: Embedder) -> None:
-    for name in ("limit", "dim", "top_k", "batch"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name.replace('_', '-')} {value}: give a number of 1 or more")
-    if options.dim is not None and options.dim > model.dimension:
-        raise UserError(f"--dim {options.dim}: the vectors of {model.name} have {model.dimension} dimensions")
-    if options.prompt not in (None, "model", "card", "none"):
-        raise UserError(f"--prompt {options.prompt}: write model, card or none")
-    if options.on_missing not in ("fail", "skip"):
-        raise UserError(f"--on-missing {options.on_missing}: write fail or skip")
+def _engine(run: Prepared) -> Engine:
+    options = run.options
+    if options.engine == "local":
+        return local
+    from omnirecall.embedding.engines.ray import Workers, engine
+
+    if run.spec is None:
+        raise UserError(
+            "the ray engine loads the model in each of its actors: give the model by name, not as an object"
+        )
+    workers = Workers(options.address, options.actors, options.gpus_per_actor)
+    return engine(run.spec, options.model_options, workers)
 
 
-def choose_tasks(suite: Suite, globs: Sequence[str]) -> list[Task]:
-    """The suite's tasks that match any of the globs; UserError if one matches none."""
-    if not globs:
-        return list(suite.tasks)
-    names: set[str] = set()
-    for glob in globs:
-        found = fnmatch.filter(suite.task_names(), glob)
-        if not found:
-            raise UserError(
-                f"--tasks {glob}: no task of {suite.name} matches; there are {', '.join(suite.task_names())}"
-            )
-        names.update(found)
-    return [task for task in suite.tasks if task.name in names]
+def embedded_text(run: Run) -> str:
+    """How much was embedded now, how fast, and the share of that time for which the model waited for decoding."""
+    now, seconds = run.embedded["now"], run.embedded.get("seconds", 0.0)
+    said = f"{now} of {run.embedded['planned']} items embedded now"
+    if not now or not seconds:
+        return said
+    return f"{said}, {now / seconds:,.0f} a second, of which the model waited {run.embedded['waited'] / seconds:.0%}"
 
 
-def _plan_task(task: Task, root: Path, plan: Plan, prompt: str, limit: int | None, journal: Journal | None) -> _Planned:
-    """Read and plan a task.
+def _damage(store: Store) -> tuple[str, ...]:
+    return tuple(f"the damaged segment {path.name} of the store was left out" for path in store.damaged)
 
-    With a journal of media, items whose media are missing or do not decode are left out, and so are tasks whose files are missing
-    or damaged.
-    """
-    deviation = ""
-    try:
-        data = read_task(root, task)
-        data = replace(data, queries=data.queries[:limit])
-        if journal is None:
-            refuse_missing(data, task)
-        else:
-            data, deviation = without_missing(data, task, journal)
-    except UserError as error:
-        if journal is None and isinstance(error, MissingDataError):
-            raise UserError(f"{error}; or leave such tasks out with --on-missing skip") from None
-        if journal is None and not isinstance(error, NoDataError):
-            raise
-        return _Planned(task, TaskData([], [], {}), {}, reason=str(error), status="no-data")
-    hashes = _hashes(data, plan.contents)
-    if reason := _lacking(plan.model, data, prompt):
-        return _Planned(task, data, hashes, reason=reason)
-    return _Planned(
-        task,
-        data,
-        hashes,
-        query_keys=plan.add(data.queries, "query", task.instruction, task.media, prompt),
-        candidate_keys=plan.add(data.candidates, "candidate", task.candidate_instruction, task.media, prompt),
-        deviation=deviation,
+
+def _cut_texts(records: Mapping[str, TaskRecord]) -> tuple[str, ...]:
+    """How many texts lost their ends because the model takes no more, by task."""
+    return tuple(
+        f"{name}: texts longer than the model takes were cut: "
+        + " and ".join(f"{count:,} {role}" for role, count in record.cut.items())
+        for name, record in records.items()
+        if record.cut
     )
 
 
-def _lacking(model: Embedder, data: TaskData, prompt: str) -> str:
-    """Which combination of parts the model does not support, or ""."""
-    for role, items in (("queries", data.queries), ("candidates", data.candidates)):
-        for parts in sorted({said(item, prompt, model).modalities for item in items}, key=sorted):
-            if not model.supports(parts):
-                return f"{model.name} does not embed {signature(parts)} ({role})"
-    return ""
-
-
-def _hashes(data: TaskData, contents: Contents) -> dict[str, str]:
-    def rows(items: Sequence[Item]) -> str:
-        digest = hashlib.sha256()
-        for item in items:  # one at a time: a pool may hold millions
-            digest.update(msgspec.json.encode([item.id, item.instruction, item.literal, contents.parts(item)]))
-        return digest.hexdigest()
-
-    judged = {*(item.id for item in data.queries), *data.skipped}
-    return {
-        "queries": _digest([rows(data.queries), data.skipped]),
-        "pool": _digest([rows(data.candidates), data.pools, data.exclude]),
-        "judgments": _digest(
-            sorted((query, sorted(row.items())) for query, row in data.judgments.items() if query in judged)
-        ),
-    }
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
-
-
-def _identity(suite: Suite, model: Embedder, planned: Sequence[_Planned], options: Options, prompt: str) -> str:
-    tasks = [[one.task.name, msgspec.to_builtins(one.task.media), one.hashes] for one in planned]
-    chosen = [options.limit, options.dim, options.batch, options.top_k, prompt]
-    return _digest([suite.revision, model.fingerprint, tasks, chosen])[:12]
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.+=-]+", "_", name).strip(".") or "_"
-
-
-def _without_value(one: _Planned) -> TaskRecord:
+def _without_value(one: Planned) -> TaskRecord:
     task = one.task
     return TaskRecord(
         status=one.status,
@@ -295,26 +151,27 @@ def _without_value(one: _Planned) -> TaskRecord:
     )
 
 
-def _refuse_cut_to_zero(planned: Sequence[_Planned], store: Store, dim: int) -> None:
+def _refuse_cut_to_zero(planned: Sequence[Planned], store: Store, dim: int) -> None:
     for one in planned:
         for items, keys in ((one.data.queries, one.query_keys), (one.data.candidates, one.candidate_keys)):
-            zero = ~store.gather(keys)[:, :dim].any(1)
-            if zero.any():
+            row = first_zero(store.vectors(store.find(keys), dim))
+            if row is not None:
                 raise UserError(
-                    f"task {one.task.name}: the first {dim} dimensions of the vector of item {items[int(zero.argmax())].id}"
-                    f" are all zero, and nothing can be ranked by them; give a larger --dim"
+                    f"task {one.task.name}: the first {dim} dimensions of the vector of item {items[row].id} are all zero, and"
+                    f" nothing can be ranked by them; give a larger --dim"
                 )
 
 
-def _measure(one: _Planned, store: Store, folder: Path, options: Options, prompt: str) -> TaskRecord:
+def _measure(one: Planned, run: Prepared) -> TaskRecord:
     """Rank one task, write its parquet and sum it up."""
-    task, data = one.task, one.data
-    query_ids, candidate_ids = [item.id for item in data.queries], [item.id for item in data.candidates]
+    task, data, store, options = one.task, one.data, run.store, run.options
+    query_rows, candidate_rows = store.find(one.query_keys), store.find(one.candidate_keys)
+    query_ids, candidate_ids = Ids(data.queries), Ids(data.candidates)
     judged = judged_rows(query_ids, candidate_ids, data.judgments, data.pools, data.exclude)
     try:
         ranks = ranking.rank(
-            as_ranked(store.gather(one.query_keys)[:, : options.dim], task.vectors),
-            as_ranked(store.gather(one.candidate_keys)[:, : options.dim], task.vectors),
+            as_ranked(store.vectors(query_rows, options.dim), task.vectors),
+            as_ranked(store.vectors(candidate_rows, options.dim), task.vectors),
             judged.positives,
             pool=judged.pool,
             exclude=judged.exclude,
@@ -328,7 +185,7 @@ def _measure(one: _Planned, store: Store, folder: Path, options: Options, prompt
     table = with_skipped(table, data)
     ranked = table.ranked
     measures = task_measures(task.all_measures(), ranked)
-    write_parquet(folder / "tasks" / f"{task.name}.parquet", rank_table(table))
+    write_parquet(run.folder / "tasks" / f"{task.name}.parquet", rank_table(table))
     primary = measures[str(task.measure)]
     return TaskRecord(
         status="ok",
@@ -346,10 +203,19 @@ def _measure(one: _Planned, store: Store, folder: Path, options: Options, prompt
         unjudged_queries=data.unjudged,
         measures=measures,
         similarity=task.similarity,
-        prompt=prompt,
+        prompt=run.prompt,
         media=msgspec.to_builtins(task.media),
         hashes=one.hashes,
+        **_said_of(store, query_rows, candidate_rows),
     )
+
+
+def _said_of(store: Store, query_rows: Ints, candidate_rows: Ints) -> dict[str, Any]:
+    """What the model said of the vectors: texts cut, by role, and the most visual tokens of a frame or picture."""
+    notes = {"queries": store.notes(query_rows), "candidates": store.notes(candidate_rows)}
+    cut = {role: int(np.count_nonzero(tokens)) for role, (tokens, _, _) in notes.items()}
+    frame_tokens = max(int(frames.max(initial=0)) for _, frames, _ in notes.values())
+    return {"cut": {role: count for role, count in cut.items() if count}, "frame_tokens": frame_tokens}
 
 
 def rank_columns(
@@ -414,15 +280,24 @@ def chance(task: Task, ranked: RankedJudgments) -> float:
     return aggregate(task.measure, score_queries(task.measure, blind).value)
 
 
-def _deviations(suite: Suite, chosen: Sequence[Task], options: Options, planned: Sequence[_Planned]) -> tuple[str, ...]:
+def _deviations(run: Prepared, records: Mapping[str, TaskRecord]) -> tuple[str, ...]:
+    suite, planned, options = run.suite, run.tasks, run.options
     found = [suite.departs] if suite.departs else []
     found += [one.deviation for one in planned if one.deviation]
     if other := [one.task.name for one in planned if _other_size(one, options.limit)]:
         found.append(f"other numbers of queries or candidates than the card in {len(other)} tasks: {_some(other)}")
-    if left_out := [name for name in suite.task_names() if name not in {task.name for task in chosen}]:
+    chosen = {one.task.name for one in planned}
+    if left_out := [name for name in suite.task_names() if name not in chosen]:
         found.append(f"{len(left_out)} of {len(suite.tasks)} tasks left out: {', '.join(left_out)}")
     if without := [one.task.name for one in planned if one.status == "no-data"]:
         found.append(f"no data for {len(without)} of {len(suite.tasks)} tasks: {', '.join(without)}")
+    if above := [
+        one.task.name for one in planned if 0 < one.task.media.max_tokens < records[one.task.name].frame_tokens
+    ]:
+        most = max(records[name].frame_tokens for name in above)
+        found.append(
+            f"up to {most} visual tokens a frame, more than the card allows, in {len(above)} tasks: {_some(above)}"
+        )
     if options.limit is not None:
         found.append(f"only the first {options.limit} queries of each task")
     if options.dim is not None:
@@ -430,7 +305,7 @@ def _deviations(suite: Suite, chosen: Sequence[Task], options: Options, planned:
     return tuple(found)
 
 
-def _other_size(one: _Planned, limit: int | None) -> bool:
+def _other_size(one: Planned, limit: int | None) -> bool:
     """Whether the rows are not as many as the card says for sure; queries that a limit cut off are not missed."""
     sizes = {"query_count": len(one.data.queries), "candidate_count": len(one.data.candidates)}
     if limit is not None:
@@ -453,10 +328,10 @@ def _uncertain(suite: Suite, chosen: Sequence[Task]) -> tuple[str, ...]:
     return tuple(f"{said}: {_some(names)}" for said, names in places.items())
 
 
-def _media_warnings(planned: Sequence[_Planned], store: Store) -> tuple[str, ...]:
+def _media_warnings(planned: Sequence[Planned], store: Store) -> tuple[str, ...]:
     """What was amiss with media that decoded all the same, each once."""
-    keys = dict.fromkeys(key for one in planned for key in (*one.query_keys, *one.candidate_keys))
-    return tuple(dict.fromkeys(warning for key in keys for warning in store.warnings(key)))
+    keys = (keys for one in planned for keys in (one.query_keys, one.candidate_keys))
+    return tuple(dict.fromkeys(warning for some in keys for warning in store.notes(store.find(some))[2]))
 
 
 def _some(names: Sequence[str]) -> str:

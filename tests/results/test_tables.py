@@ -6,16 +6,18 @@ import csv
 import io
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from omnirecall.protocol.suites import MeanValue
+from omnirecall.protocol.suites import Mean, MeanValue
 from omnirecall.results.record import ModelRecord, Run, TaskRecord, read_run, write_run
 from omnirecall.results.scores import MeasureValue
-from omnirecall.results.tables import FORMATS, render
+from omnirecall.results.tables import FORMATS, render, rows
 
 HOSTILE = [
     "a|b",
@@ -101,7 +103,9 @@ def test_what_is_not_ok_has_no_number() -> None:
     for form in ("table", "markdown", "latex"):
         text = " ".join(render(run, form).split())
         assert "two: why not." in text
-        assert "| **all** | | | | mean | **incomplete** |" in text or re.search(r"all [│& ]*mean [│&] incomplete", text)
+        assert "| **all** | | | | mean | **incomplete** |" in text or re.search(
+            r"all\}? [│& ]*mean [│&] (\\textbf\{)?incomplete", text
+        )
         assert "all is incomplete: no value for two." in text
     assert json.loads(render(run, "json"))["means"]["all"] == {"value": None, "complete": False, "missing": ["two"]}
 
@@ -153,9 +157,9 @@ def test_hostile_names_in_latex(name: str) -> None:
     assert len(rows) == 3
     for row in rows:
         plain = row.replace(r"\textbackslash{}", "").replace(r"$\rightarrow$", "").removesuffix(r"\\")
-        assert len(re.findall(r"(?<!\\)&", plain)) == 6
+        assert len(re.findall(r"(?<!\\)&", plain)) == 7
         assert not re.search(r"(?<!\\)[%$#_]", plain)
-        assert not re.search(r"^\s*[\[*]", plain)
+        assert not re.search(r"^\s*[\[*]", plain.replace(r"\textbf{", ""))
         assert plain.count("{") == plain.count("}")
     assert body[-1] == r"\end{tabular}"
     assert sum(r"\end{tabular}" in line for line in body) == 1
@@ -184,3 +188,75 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     assert msgspec.structs.replace(read_run(tmp_path / "run"), folder="") == run
     assert read_run(tmp_path / "run").folder == str(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "tasks" / "two.json").read_text())["task"] == "two"
+
+
+def grouped() -> Run:
+    tree = (
+        Mean("first", ("b", "a")),
+        Mean("second", ("c",)),
+        Mean("again", ("a", "c")),
+        Mean("of means", ("first", "second")),
+    )
+    tasks = {name: record() for name in ("a", "b", "c", "d")}
+    means = {mean.name: MeanValue(0.25, True) for mean in tree}
+    return run_of("x", tasks=tasks, means=means, tree=tree, mean_intervals={"first": (0.2, 0.3125)})
+
+
+def test_tasks_stand_under_their_groups() -> None:
+    """A group's tasks, its mean, what is in no group, then the means over groups and those whose tasks stand elsewhere."""
+    run = grouped()
+    found = list(rows(run.tasks, run.tree, run.means))
+    assert [name for _, name, _ in found] == ["b", "a", "first", "c", "second", "d", "again", "of means"]
+    assert [name for _, name, opens in found if opens] == ["b", "c", "d", "again"]
+    assert [name for kind, name, _ in found if kind == "mean"] == ["first", "second", "again", "of means"]
+    lines = [line for line in render(run, "markdown").splitlines() if line.startswith("|")][2:]
+    assert [cells(line)[0].strip("*") for line in lines] == [name for _, name, _ in found]
+    assert render(run, "latex").count(r"\midrule") == 4
+
+
+def test_a_group_with_a_task_that_was_not_run_keeps_its_tasks() -> None:
+    run = grouped()
+    found = [name for _, name, _ in rows([name for name in run.tasks if name != "b"], run.tree, run.means)]
+    assert found == ["a", "first", "c", "second", "d", "again", "of means"]
+
+
+def test_intervals_stand_beside_values() -> None:
+    measures = {
+        "hit@1": MeasureValue(0.25, 0.25, 0.25, (0.125, 0.4375)),
+        "mrr": MeasureValue(0.5, 0.5, 0.5, (0.25, 0.75)),
+    }
+    run = run_of("x", tasks={"one": record(measures=measures)}, mean_intervals={"all": (0.2, 0.3125)})
+    assert "| 25.00 | 12.50\u201343.75 | 10.00 |" in render(run, "markdown")
+    assert "| **25.00** | 20.00\u201331.25 |" in render(run, "markdown")
+    assert "25.00 & 12.50--43.75 & 10.00" in render(run, "latex")
+    found = {row["measure"]: row for row in csv.DictReader(io.StringIO(render(run, "csv")))}
+    assert (float(found["mrr"]["low"]), float(found["mrr"]["high"])) == (0.25, 0.75)
+    assert (float(found["mean"]["low"]), float(found["mean"]["high"])) == (0.2, 0.3125)
+    assert json.loads(render(run, "json"))["tasks"]["one"]["measures"]["hit@1"]["interval"] == [0.125, 0.4375]
+
+
+def test_a_mean_without_an_interval_is_explained() -> None:
+    measures = {"hit@1": MeasureValue(0.25, 0.25, 0.25, (0.125, 0.4375))}
+    said = "means have no intervals"
+    assert said in render(run_of("x", tasks={"one": record(measures=measures)}), "markdown")
+    assert said not in render(
+        run_of("x", tasks={"one": record(measures=measures)}, mean_intervals={"all": (0, 1)}), "markdown"
+    )
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed")
+def test_latex_compiles(tmp_path: Path) -> None:
+    """Every hostile name at once, in tasks and means, through pdflatex."""
+    printable = [name for name in HOSTILE if name.isprintable()]
+    means = {name: MeanValue(0.5, True) for name in printable}
+    table = render(run_of(*printable, means=means, mean_intervals=dict.fromkeys(printable, (0.1, 0.9))), "latex")
+    head = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n"
+    (tmp_path / "table.tex").write_text(f"{head}{table}\\end{{document}}\n")
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    assert (tmp_path / "table.pdf").stat().st_size > 1000

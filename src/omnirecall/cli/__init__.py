@@ -18,8 +18,12 @@ COMMANDS = {
     "fetch": "Fetch a suite's data from the Hugging Face hub.",
     "check": "Audit a suite's data before a model is run.",
     "report": "Show a finished run as a table.",
+    "compare": "Compare runs, and published rows, in one table.",
+    "export": "A run for the MMEB leaderboard or for trec_eval.",
+    "view": "A page of runs: leaderboard, tasks, every query with its media.",
     "means": "A suite's means from per-task values.",
     "suites": "What each suite contains.",
+    "store": "The vectors that runs have stored: list, verify, prune.",
     "models": "Which models there are, and what each can embed.",
     "frames": "The frames of a video that a model would see.",
 }

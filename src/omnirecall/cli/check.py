@@ -24,10 +24,9 @@ def command(
 
     Ends with code 1 if something would change a score. What was looked at is kept, so that a stopped check goes on where it was.
     """
-    from omnirecall.evaluation import choose_tasks
     from omnirecall.files import pretty_json
     from omnirecall.sources.audit import as_text, audit
-    from omnirecall.sources.load import data_root, load_suite
+    from omnirecall.sources.load import choose_tasks, data_root, load_suite
 
     loaded = load_suite(suite)
     found = audit(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,8 @@ import click
 
 if TYPE_CHECKING:
     from omnirecall.progress import Progress
+
+LINE_SECONDS = 15.0
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
@@ -52,10 +56,33 @@ def path(**kind: Any) -> click.Path:
 
 
 def progress(quiet: bool) -> Progress:
-    """Progress bars on standard error when it is a terminal, and nothing otherwise."""
+    """On standard error: bars on a terminal, else a line now and then for what takes long."""
     from omnirecall.progress import silent
 
-    return silent if quiet or not sys.stderr.isatty() else _bar
+    if quiet:
+        return silent
+    return _bar if sys.stderr.isatty() else _lines
+
+
+@contextmanager
+def _lines(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A line after LINE_SECONDS, and one each time as many have gone by; none for what is done sooner."""
+    begin = said = time.monotonic()
+    done = counted = 0
+
+    def advance(steps: int) -> None:
+        nonlocal said, done, counted
+        if done == 0 and time.monotonic() - begin < 1:
+            counted = steps  # what was there before the work began says nothing of its speed
+        done += steps
+        now = time.monotonic()
+        if now - said >= LINE_SECONDS and done > counted:
+            said = now
+            rate = (done - counted) / (now - begin)
+            left = timedelta(seconds=round((total - done) / rate))
+            click.echo(f"{what}: {done:,} of {total:,}, {rate:,.1f} a second, {left} left", err=True)
+
+    yield advance
 
 
 @contextmanager
@@ -65,15 +92,25 @@ def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Steps a second."""
+
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
 
     columns = (
         TextColumn("{task.description:<10}"),
         BarColumn(),
         MofNCompleteColumn(),
+        Rate(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )

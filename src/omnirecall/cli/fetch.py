@@ -36,10 +36,9 @@ def command(
     Says licence, size and free disk, and asks. Files are verified and archives unpacked. Run again, it goes on where it stopped.
     """
     from omnirecall.errors import UserError
-    from omnirecall.evaluation import choose_tasks
     from omnirecall.files import pretty_json
     from omnirecall.sources.hub import Options, fetch, plan_fetch
-    from omnirecall.sources.load import load_suite
+    from omnirecall.sources.load import choose_tasks, load_suite
 
     if keep_archives and save_space:
         raise UserError("--keep-archives and --save-space contradict each other: give one of them")

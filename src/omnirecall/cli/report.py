@@ -20,7 +20,7 @@ from omnirecall.cli.common import as_json, path
 )
 @as_json
 def command(run: Path, form: str, as_json: bool) -> None:
-    """Show a finished run as a table. RUN is the folder that `omnirecall run` named."""
-    from omnirecall.results.record import read_run
+    """Show a finished run as a table, with 95% intervals. RUN is the folder that `omnirecall run` named."""
+    from omnirecall.results.stored import open_run, with_intervals
 
-    click.echo(read_run(run).table("json" if as_json else form), nl=False)
+    click.echo(with_intervals(open_run(run)).table("json" if as_json else form), nl=False)

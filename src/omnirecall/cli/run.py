@@ -42,6 +42,17 @@ from omnirecall.cli.common import as_json, model_choices, path, progress, quiet
     show_default=True,
     help="Missing or damaged data: end the run, or go on without those items (not retrieved) and tasks (no data).",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Who embeds: this process, or actors of a Ray cluster, one on this machine unless --address names another.",
+)
+@click.option("--address", help="Address of a running Ray cluster.")
+@click.option("--actors", type=int, metavar="N", help="Ray actors, each of which holds the model.")
+@click.option("--gpus-per-actor", type=float, default=0, metavar="X", help="GPUs, or parts of one, for each Ray actor.")
+@click.option("--plan", "only_plan", is_flag=True, help="Print what the run would embed, and stop.")
 @as_json
 @quiet
 def command(
@@ -61,6 +72,11 @@ def command(
     top_k: int,
     prompt: str | None,
     on_missing: str,
+    engine: str,
+    address: str | None,
+    actors: int | None,
+    gpus_per_actor: float,
+    only_plan: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -68,7 +84,9 @@ def command(
 
     Writes the run to OUT/<suite>/<model>-<identity>/ and prints its table. Vectors are kept, so that a second run embeds nothing.
     """
-    from omnirecall.evaluation import Options, evaluate
+    from omnirecall.evaluation import embedded_text, evaluate
+    from omnirecall.files import pretty_json
+    from omnirecall.planning import Options, describe, plan_text, prepare
 
     options = Options(
         data=data,
@@ -85,10 +103,19 @@ def command(
         top_k=top_k,
         prompt=prompt,
         on_missing=on_missing,
+        engine=engine,
+        address=address,
+        actors=actors,
+        gpus_per_actor=gpus_per_actor,
     )
-    run = evaluate(model, suite, options, progress=progress(quiet or as_json))
+    watch = progress(quiet or as_json)
+    if only_plan:
+        described = describe(prepare(model, suite, options, progress=watch))
+        click.echo(pretty_json(described) if as_json else plan_text(described), nl=False)
+        return
+    run = evaluate(model, suite, options, progress=watch)
     if as_json:
         click.echo(run.table("json"), nl=False)
     elif not quiet:
         click.echo(run.table("table"), nl=False)
-        click.echo(f"{run.embedded['now']} of {run.embedded['planned']} items embedded now; the run is in {run.folder}")
+        click.echo(f"{embedded_text(run)}; the run is in {run.folder}")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from omnirecall.digests import file_digest
+from omnirecall.embedding.store import Ints, Keys, as_keys
 from omnirecall.models.base import Embedder, Role
-from omnirecall.protocol.items import MODALITIES, Item, MediaRef, Packed, worded
+from omnirecall.protocol.items import MEDIA, MODALITIES, Item, MediaRef, Packed, worded
 from omnirecall.protocol.suites import MediaPolicy
 from omnirecall.sources.packed import item_unpacked, unpacked
 
@@ -22,82 +27,246 @@ BATCH_SIZES = {"text": 256, "image": 32, "audio": 16, "video": 8}
 class Contents:
     """Hashes of what items are made of; a file, a folder of frames or a cell of a table is read once."""
 
-    _files: dict[MediaRef, str] = field(default_factory=dict)
+    _files: dict[MediaRef, bytes] = field(default_factory=dict)
 
-    def parts(self, item: Item) -> list[list[str]]:
-        """[modality, hash of its text or bytes] for each part of the item."""
-        return [[part, self._digest(getattr(item, part))] for part in MODALITIES if part in item.modalities]
+    def digest(self, item: Item) -> bytes:
+        """The hash of the item's parts, 16 bytes."""
+        hashed = hashlib.blake2b(digest_size=16)
+        for part in MODALITIES:
+            content = getattr(item, part)
+            if content is not None:
+                held = content.encode("utf-8", "surrogatepass") if part == "text" else self._medium(content)
+                hashed.update(f"{part} {len(held)} ".encode())  # the length, so that no text runs into the next part
+                hashed.update(held)
+        return hashed.digest()
 
-    def _digest(self, content: str | MediaRef) -> str:
-        if isinstance(content, Path | Packed):
-            if content not in self._files:
-                self._files[content] = media_digest(content)
-            return self._files[content]
-        return hashlib.blake2b(content.encode() if isinstance(content, str) else content, digest_size=16).hexdigest()
+    def _medium(self, ref: MediaRef) -> bytes:
+        if not isinstance(ref, Path | Packed):
+            return hashlib.blake2b(ref, digest_size=16).digest()
+        if ref not in self._files:
+            self._files[ref] = bytes.fromhex(media_digest(ref))
+        return self._files[ref]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One item to embed, and the key under which its vector is stored."""
+    """One item to embed for a task."""
 
     planned: Item
     role: Role
     instruction: str
     media: MediaPolicy
-    key: bytes
+    task: str
 
     @property
     def item(self) -> Item:
         """The item with media that stand in tables read from them; what is planned holds their places."""
         return item_unpacked(self.planned)
 
+    @property
+    def media_bytes(self) -> int:
+        """Bytes of the files that are read to decode the item; none for media inside tables."""
+        refs = [getattr(self.planned, part) for part in MEDIA]
+        paths = [path for ref in refs if isinstance(ref, Path) for path in (ref.iterdir() if ref.is_dir() else [ref])]
+        return sum(path.stat().st_size for path in paths)
+
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """The items of one role of one task, where the source keeps them, and how they are asked for.
+
+    ``keys`` (n, 2): where their vectors are stored. ``groups`` (n,): the number of each item's group in the plan. ``lengths`` (n,):
+    of their texts. ``digest``: the hash of the rows as the source gives them: ids, instructions, literal texts and contents.
+    """
+
+    items: Sequence[Item]
+    role: Role
+    instruction: str
+    media: MediaPolicy
+    prompt: str
+    task: str
+    keys: Keys
+    groups: NDArray[np.int16]
+    lengths: NDArray[np.int32]
+    digest: str
+
+
+Group = tuple[str, tuple[str, ...]]
+"""What items of one batch have in common: role, unless it changes nothing, and modalities."""
+
+
+@dataclass(slots=True)
 class Plan:
-    """The distinct jobs of a run, in the order they were asked for."""
+    """What a run asks for, and the distinct jobs of it. An item costs the plan some 30 bytes; items stay with their source."""
 
     model: Embedder
     batch: int | None = None
     contents: Contents = field(default_factory=Contents)
-    jobs: dict[bytes, Job] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    groups: dict[Group, int] = field(default_factory=dict)
 
-    def add(self, items: Iterable[Item], role: Role, instruction: str, media: MediaPolicy, prompt: str) -> list[bytes]:
-        """Plan the items of one role of one task; returns their keys in order.
+    def add(
+        self, items: Sequence[Item], role: Role, instruction: str, media: MediaPolicy, prompt: str, task: str = ""
+    ) -> Keys:
+        """Plan the items of one role of one task; returns their keys in order, shape (n, 2). As `ask`, of all items."""
+        return self.ask(items, role, instruction, media, prompt, task).keys
+
+    def ask(
+        self,
+        items: Sequence[Item],
+        role: Role,
+        instruction: str,
+        media: MediaPolicy,
+        prompt: str,
+        task: str,
+        look: Callable[[Item], None] = lambda item: None,
+    ) -> Asked:
+        """Plan the items of one role of one task, in one pass over them; ``look`` is called with each item first.
 
         ``instruction`` is the task's; an item's own takes its place. Under the prompt mode ``card`` the text is the suite's own
         assembly and there is no instruction; under ``none`` there is neither.
         """
-        keys = []
-        for given in items:
+        keys, rows = bytearray(), hashlib.sha256()
+        groups, lengths = np.empty(len(items), np.int16), np.empty(len(items), np.int32)
+        keyed = _Keyed(self.model, role, media, task)
+        known: dict[frozenset[str], int] = {}
+        for row, given in enumerate(items):
+            look(given)
+            content = self.contents.digest(given)
+            rows.update(msgspec.json.encode([given.id, given.instruction, given.literal]))
+            rows.update(content)
             item = said(given, prompt, self.model)
-            own = instruction if item.instruction is None else item.instruction
-            spoken = own if prompt == "model" else ""
-            key = self.key(item, role, spoken, media)
-            self.jobs.setdefault(key, Job(item, role, spoken, media, key))
-            keys.append(key)
-        return keys
+            keys += keyed.digest(
+                item, _spoken(item, instruction, prompt), content if item is given else self.contents.digest(item)
+            )
+            parts = item.modalities
+            if parts not in known:
+                group = ("" if self.model.symmetric else role, tuple(sorted(parts)))
+                known[parts] = self.groups.setdefault(group, len(self.groups))
+            groups[row] = known[parts]
+            lengths[row] = min(len(item.text or ""), 2**31 - 1)
+        asked = Asked(items, role, instruction, media, prompt, task, as_keys([keys]), groups, lengths, rows.hexdigest())
+        self.asked.append(asked)
+        return asked
 
-    def key(self, item: Item, role: Role, instruction: str, media: MediaPolicy) -> bytes:
-        """The hash of all that decides the item's vector under this model: content, role, instruction, media policy."""
-        parts: list[object] = [1, "" if self.model.symmetric else role, instruction, self.contents.parts(item)]
+    def drop(self, *asked: Asked) -> None:
+        """Take back what was asked."""
+        self.asked = [one for one in self.asked if all(one is not other for other in asked)]
+
+    def parts(self, asked: Asked) -> list[frozenset[str]]:
+        """The sets of modalities of the items asked for."""
+        names = list(self.groups)
+        return sorted({frozenset(names[group][1]) for group in np.unique(asked.groups)}, key=sorted)
+
+    def distinct(self) -> Distinct:
+        """The jobs of the plan, each once."""
+        return Distinct(self)
+
+
+class _Keyed:
+    """Keys of items of one role and media policy: the hash of all that decides an item's vector under a model."""
+
+    def __init__(self, model: Embedder, role: Role, media: MediaPolicy, task: str) -> None:
+        self.task, self.role = task, role
+        self.by_id = getattr(model, "by_id", False)
+        self.frames = msgspec.json.encode(media)
+        self.sound = msgspec.json.encode([model.sampling_rate, media.audio_window, media.audio_seconds])
+        self.track = media.audio_track
+        self.start = hashlib.blake2b(digest_size=16)
+        self.start.update(b"3 " + (b"" if model.symmetric else role.encode()))
+
+    def digest(self, item: Item, instruction: str, content: bytes) -> bytes:
+        """16 bytes: content, role, instruction, and the media policy as far as it concerns the item."""
+        if self.by_id:
+            return hashlib.blake2b(msgspec.json.encode([self.task, self.role, item.id]), digest_size=16).digest()
+        hashed = self.start.copy()
+        hashed.update(b"%d " % len(instruction))
+        hashed.update(instruction.encode("utf-8", "surrogatepass"))
+        hashed.update(content)
         if item.video is not None:
-            parts.append(msgspec.to_builtins(media))
-        if item.audio is not None or (item.video is not None and media.audio_track):
-            parts += [self.model.sampling_rate, media.audio_window, media.audio_seconds]
-        return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
+            hashed.update(self.frames)
+        if item.audio is not None or (item.video is not None and self.track):
+            hashed.update(self.sound)
+        return hashed.digest()
 
-    def batches(self) -> list[list[Job]]:
-        """The jobs in batches of one role and one set of modalities, texts of like length together."""
-        groups: dict[tuple[str, tuple[str, ...]], list[Job]] = {}
-        for job in self.jobs.values():
-            group = ("" if self.model.symmetric else job.role, tuple(sorted(job.planned.modalities)))
-            groups.setdefault(group, []).append(job)
-        batches = []
-        for (_, modalities), jobs in groups.items():
-            size = self.batch or min(BATCH_SIZES[part] for part in modalities)
-            jobs.sort(key=lambda job: len(job.planned.text or ""))
-            batches += [jobs[start : start + size] for start in range(0, len(jobs), size)]
-        return batches
+
+def _spoken(item: Item, instruction: str, prompt: str) -> str:
+    """The instruction that the model is given with an item."""
+    own = instruction if item.instruction is None else item.instruction
+    return own if prompt == "model" else ""
+
+
+class Distinct:
+    """The distinct jobs of a plan, in the order of their batches: one role and one set of modalities each, texts of like length
+    together. ``keys`` (n, 2). Batches are ranges of this order.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._starts = np.cumsum([0, *(len(asked.keys) for asked in plan.asked)])
+        keys = np.concatenate([np.zeros((0, 2), np.uint64), *(asked.keys for asked in plan.asked)])
+        first = first_of_each(keys)
+        groups = np.concatenate([np.zeros(0, np.int16), *(asked.groups for asked in plan.asked)])[first]
+        lengths = np.concatenate([np.zeros(0, np.int32), *(asked.lengths for asked in plan.asked)])[first]
+        order = np.lexsort((lengths, groups))  # stable: the plan's order within equal lengths
+        self._flat, self._groups = first[order], groups[order]
+        self.keys: Keys = keys[self._flat]
+
+    def __len__(self) -> int:
+        return len(self._flat)
+
+    @cached_property
+    def spans(self) -> list[tuple[Group, range]]:
+        """Each group, and its rows of ``keys``."""
+        names = list(self.plan.groups)
+        bounds = [int(x) for x in np.searchsorted(self._groups, np.arange(len(names) + 1))]
+        return [(name, range(bounds[i], bounds[i + 1])) for i, name in enumerate(names) if bounds[i] < bounds[i + 1]]
+
+    @cached_property
+    def batches(self) -> list[range]:
+        """The batches, as ranges of rows of ``keys``."""
+        found = []
+        for (_, parts), rows in self.spans:
+            size = self.plan.batch or min(BATCH_SIZES[part] for part in parts)
+            found += [rows[at : at + size] for at in range(0, len(rows), size)]
+        return found
+
+    def todo(self, missing: NDArray[np.bool_]) -> list[range]:
+        """The batches with a job among the ``missing`` rows (n,)."""
+        return [batch for batch in self.batches if missing[batch.start : batch.stop].any()]
+
+    def pieces(self, batch: range) -> list[range]:
+        """A batch in pieces to be decoded side by side: each item with media alone, texts all together."""
+        (_, parts), _ = self._span_of(batch)
+        return [batch] if parts == ("text",) else [batch[i : i + 1] for i in range(len(batch))]
+
+    def role(self, batch: range) -> Role:
+        """The role of a batch's items, that of the first where roles change nothing."""
+        return self.job(batch.start).role
+
+    def _span_of(self, batch: range) -> tuple[Group, range]:
+        return next(span for span in self.spans if batch.start in span[1])
+
+    def job(self, row: int) -> Job:
+        """The job at a row; its item is made by the source."""
+        flat = int(self._flat[row])
+        number = int(np.searchsorted(self._starts, flat, side="right")) - 1
+        asked = self.plan.asked[number]
+        item = said(asked.items[flat - int(self._starts[number])], asked.prompt, self.plan.model)
+        return Job(item, asked.role, _spoken(item, asked.instruction, asked.prompt), asked.media, asked.task)
+
+    def jobs(self, rows: range) -> Iterator[Job]:
+        """The jobs of a batch."""
+        return (self.job(row) for row in rows)
+
+
+def first_of_each(keys: Keys) -> Ints:
+    """The first row of each distinct key, rising."""
+    order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable, so that the first of equal keys is the first in the plan
+    ordered = keys[order]
+    new = np.ones(len(keys), bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return np.sort(order[new])
 
 
 def said(item: Item, prompt: str, model: Embedder) -> Item:
@@ -112,5 +281,5 @@ def media_digest(ref: MediaRef) -> str:
             return file_digest(ref)
         parts = "".join(f"{path.name} {file_digest(path)}\n" for path in sorted(ref.iterdir()) if path.is_file())
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-    content = unpacked(ref)
+    content: Any = unpacked(ref)
     return file_digest(content) if isinstance(content, Path) else hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from omnirecall.protocol.suites import VectorPolicy
-from omnirecall.ranking import BFloat16
+from omnirecall.ranking import BFloat16, Ragged
+from omnirecall.ranking.inputs import read_table
 
-Ranked = NDArray[np.floating] | BFloat16
+_BLOCK = 4096
 
 
-def as_ranked(vectors: NDArray[np.float32], policy: VectorPolicy) -> Ranked:
-    """The vectors, shape (n, dimension), divided by their norms and rounded to the policy's dtype where it says so."""
-    if policy.normalised:
-        norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1, keepdims=True))
-        vectors = (vectors / norms).astype(np.float32)
-    if policy.dtype == "bfloat16":
-        return BFloat16(bfloat16_bits(vectors))
-    return vectors.astype(np.float16) if policy.dtype == "float16" else vectors
+def as_ranked(vectors: Any, policy: VectorPolicy) -> Any:
+    """Vectors as the store gives them, divided by their norms and rounded to the policy's dtype where it says so.
+
+    Where it says neither, they stay where they lie; else the result is in memory.
+    """
+    if not policy.normalised and policy.dtype == "model":
+        return vectors
+    if isinstance(vectors, Ragged):
+        return Ragged(as_ranked(vectors.values, policy), vectors.offsets)
+    table = read_table(vectors, "vectors")
+    kind = {"bfloat16": np.uint16, "float16": np.float16}.get(policy.dtype, np.float32)
+    out: NDArray[Any] = np.empty((len(table), table.dimension), kind)
+    for start in range(0, len(table), _BLOCK):
+        rows = table.block(start, min(start + _BLOCK, len(table)))
+        if policy.normalised:
+            norms = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1, keepdims=True))
+            rows = (rows / norms).astype(np.float32)
+        out[start : start + len(rows)] = bfloat16_bits(rows) if policy.dtype == "bfloat16" else rows
+    return BFloat16(out) if policy.dtype == "bfloat16" else out
+
+
+def first_zero(vectors: Any) -> int | None:
+    """The first item whose vector is all zero, or that has such a vector; None if there is none."""
+    table = read_table(vectors.values if isinstance(vectors, Ragged) else vectors, "vectors")
+    for start in range(0, len(table), _BLOCK):
+        zero = np.flatnonzero(~table.block(start, min(start + _BLOCK, len(table))).any(axis=1))
+        if len(zero):
+            row = start + int(zero[0])
+            return int(np.searchsorted(vectors.offsets, row, side="right")) - 1 if isinstance(vectors, Ragged) else row
+    return None
 
 
 def bfloat16_bits(vectors: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -45,7 +45,8 @@ class Samples:
 class DecodedItem:
     """One item with its media decoded; a part that the item lacks is None.
 
-    ``image`` is an RGB picture. ``instruction`` is the prompt of this item's role, or "".
+    ``image`` is an RGB picture. ``instruction`` is the prompt of this item's role, or "". ``task`` is the name of the task whose
+    row the item is, where the model asks for items by id, else "".
     """
 
     id: str
@@ -54,6 +55,7 @@ class DecodedItem:
     video: Frames | None = None
     audio: Samples | None = None
     instruction: str = ""
+    task: str = ""
 
     @property
     def modalities(self) -> frozenset[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import overload
 
 MODALITIES = ("text", "image", "video", "audio")
 MEDIA = ("image", "video", "audio")
@@ -72,6 +73,27 @@ def worded(item: Item, tokens: Mapping[str, str]) -> Item:
     for part, token in TOKENS.items():
         text = text.replace(token, tokens[part]) if part in tokens else text.replace(f"{token} ", "").replace(token, "")
     return replace(item, text=text or None, instruction="")
+
+
+@dataclass(frozen=True, slots=True)
+class Ids(Sequence[str]):
+    """The ids of items that may stay with their source."""
+
+    items: Sequence[Item]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[str]: ...
+    def __getitem__(self, row: int | slice) -> str | Sequence[str]:
+        """The id at a row, or those of a slice."""
+        return Ids(self.items[row]) if isinstance(row, slice) else self.items[row].id
+
+    def __iter__(self) -> Iterator[str]:
+        return (item.id for item in self.items)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,51 @@ class RankingError(ValueError):
 
 
 @dataclass(frozen=True)
+class Segments:
+    """Matrices of one dtype and width as one: the rows of the first, then those of the next. They stay where they are."""
+
+    parts: tuple[Array, ...]
+
+    def __post_init__(self) -> None:
+        if len({(part.dtype, part.shape[1:]) for part in self.parts}) != 1 or self.parts[0].ndim != 2:
+            raise RankingError("segments must be matrices of one dtype and width.")
+        object.__setattr__(self, "starts", np.cumsum([0, *(len(part) for part in self.parts)]))
+
+    starts: Ints = field(init=False)
+    ndim = 2
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.parts[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return int(self.starts[-1]), self.parts[0].shape[1]
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def __getitem__(self, rows: slice | Ints) -> Array:
+        """Rows by number, or a range of them; a copy where they lie in several parts."""
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self))
+            first = int(np.searchsorted(self.starts, start, side="right")) - 1
+            if first < len(self.parts) and stop <= self.starts[first + 1]:
+                return self.parts[first][start - self.starts[first] : stop - self.starts[first]]
+            rows = np.arange(start, stop)
+        out = np.empty((len(rows), self.shape[1]), self.dtype)
+        owner = np.searchsorted(self.starts, rows, side="right") - 1
+        for part in np.unique(owner):
+            mine = owner == part
+            out[mine] = self.parts[part][rows[mine] - self.starts[part]]
+        return out
+
+
+@dataclass(frozen=True)
 class BFloat16:
     """bfloat16 values held as their uint16 bit patterns, shape (n, d): the upper half of a float32."""
 
-    bits: npt.NDArray[np.uint16]
+    bits: npt.NDArray[np.uint16] | Segments
 
     def __post_init__(self) -> None:
         if self.bits.dtype != np.uint16:
@@ -47,7 +88,7 @@ class Ragged:
 class Table:
     """Rows that can be read in any order: a matrix in memory or mapped from a file, or chosen rows of one."""
 
-    values: Array
+    values: Array | Segments
     rows: Ints | None = None
 
     def __len__(self) -> int:
@@ -64,7 +105,7 @@ class Table:
     def take(self, rows: Ints, out: Array | None = None) -> Array:
         """The rows named, as float32 (float64 where stored so), exactly; `out` is used where no widening is due."""
         where = rows if self.rows is None else self.rows[rows]
-        if out is not None and out.dtype == self.values.dtype:
+        if out is not None and isinstance(self.values, np.ndarray) and out.dtype == self.values.dtype:
             # Without mode="clip" numpy would fill a buffer first; the row numbers are checked before.
             return np.take(self.values, where, axis=0, out=out[: len(where)], mode="clip")
         return widen(self.values[where])
@@ -98,19 +139,19 @@ def widen(values: Array) -> Array:
     return values.astype(np.float64 if values.dtype == np.float64 else np.float32, copy=False)
 
 
-def read_matrix(values: Any, name: str) -> Array:
+def read_matrix(values: Any, name: str) -> Array | Segments:
     """The stored matrix behind `values`: float16, float32 or float64, or uint16 for bfloat16."""
     if isinstance(values, BFloat16):
         bits = values.bits
         if bits.ndim != 2:
             raise RankingError(f"{name} must be a matrix, not an array of shape {bits.shape}.")
         return bits
-    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    array = values if isinstance(values, np.ndarray | Segments) else np.asarray(values)
     if array.ndim != 2 or array.dtype not in (np.float16, np.float32, np.float64):
         raise RankingError(
             f"{name} must be a matrix of float16, float32, float64 or BFloat16, not {array.dtype} of shape {array.shape}."
         )
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array if isinstance(array, Segments) else array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def read_table(values: Any, name: str) -> Table:
@@ -128,7 +169,7 @@ def read_table(values: Any, name: str) -> Table:
 
 def is_stream(values: Any) -> bool:
     """Whether `values` is a source of blocks rather than a matrix, (matrix, rows) or `Ragged`."""
-    if isinstance(values, np.ndarray | BFloat16 | tuple | Ragged) or hasattr(values, "__array__"):
+    if isinstance(values, np.ndarray | BFloat16 | tuple | Ragged | Segments) or hasattr(values, "__array__"):
         return False
     if isinstance(values, list):
         return len(values) > 0 and isinstance(values[0], np.ndarray | BFloat16) and _dimensions(values[0]) == 2

@@ -45,7 +45,9 @@ def judged_rows(
     exclude: Mapping[str, Sequence[str]],
 ) -> JudgedRows:
     """Row numbers for checked ids; a relevant id that is not in its query's pool keeps its grade and has no row."""
-    row_of = {candidate: row for row, candidate in enumerate(candidates)}
+    named = {name for query in queries for name in judgments.get(query, {})}
+    named.update(name for lists in (pools or {}, exclude) for ids in lists.values() for name in ids)
+    row_of = {candidate: row for row, candidate in enumerate(candidates) if candidate in named}
     relevant: list[str] = []
     grades: list[float] = []
     rows: list[int] = []

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from omnirecall.errors import UserError
 from omnirecall.files import pretty_json, whole_file, write_whole
 from omnirecall.protocol.measures import RankedJudgments
-from omnirecall.protocol.suites import MeanValue
+from omnirecall.protocol.suites import Mean, MeanValue
 from omnirecall.results.scores import MeasureValue
 
 Status = Literal["ok", "unsupported", "no-data", "failed"]
@@ -31,8 +31,9 @@ class ModelRecord(msgspec.Struct, frozen=True):
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task came to. The values are those of the primary ``measure``; None unless
-    ``status`` is ok.
+    """What one task came to. The values are those of the primary ``measure``; None unless ``status`` is ok.
+
+    ``cut``: how many texts the model cut, by role. ``frame_tokens``: the most visual tokens that it used for a frame or picture.
     """
 
     status: Status
@@ -54,10 +55,15 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str = "none"
     media: Mapping[str, Any] = {}
     hashes: Mapping[str, str] = {}
+    cut: Mapping[str, int] = {}
+    frame_tokens: int = 0
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One model on one suite: the content of run.json."""
+    """One model on one suite: the content of run.json.
+
+    ``tree``: what each mean is a mean of; ``mean_intervals``: the 95% interval of each mean that has a value.
+    """
 
     omnirecall: str
     suite: str
@@ -71,9 +77,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     data_root: str = ""
     finished: bool = True
     notes: tuple[str, ...] = ()
-    embedded: Mapping[str, int] = {}
+    embedded: Mapping[str, Any] = {}
     uncertain: tuple[str, ...] = ()
     media_warnings: tuple[str, ...] = ()
+    tree: tuple[Mean, ...] = ()
+    mean_intervals: Mapping[str, tuple[float, float]] = {}
     folder: str = ""
 
     def table(self, form: str = "markdown") -> str:
@@ -132,7 +140,15 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 def read_ranked(path: Path) -> RankedJudgments:
     """The counts of a task's parquet, from which every measure can be computed again."""
-    table = pq.read_table(path, columns=["pool_size", "grades", "greater", "tied"]).combine_chunks()
+    return ranked_of(pq.read_table(path, columns=list(RANKED_COLUMNS)))
+
+
+RANKED_COLUMNS = ("pool_size", "grades", "greater", "tied")
+
+
+def ranked_of(table: pa.Table) -> RankedJudgments:
+    """The counts in a table with RANKED_COLUMNS."""
+    table = table.combine_chunks()
     grades = table.column("grades").combine_chunks()
     return RankedJudgments(
         offsets=grades.offsets.to_numpy().astype(np.int64),

@@ -4,66 +4,114 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from omnirecall.files import pretty_json
+from omnirecall.protocol.suites import Mean
+from omnirecall.results import grids
+from omnirecall.results.grids import Cell, Column, Grid, Line, cells
 from omnirecall.results.record import Run, TaskRecord
 
 FEW = 3
-COLUMNS = ("task", "direction", "queries", "pool", "measure", "value", "chance")
+INTERVAL = "95% interval"
+COLUMNS = (
+    Column("task"),
+    Column("direction"),
+    Column("queries", "right"),
+    Column("pool", "right"),
+    Column("measure"),
+    Column("value", "right"),
+    Column(INTERVAL, "right"),
+    Column("chance", "right"),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """Rows of cells under COLUMNS, and the sentences below them."""
-
-    title: str
-    rows: list[tuple[str, ...]]
-    means: list[tuple[str, str]]
-    footnotes: list[str]
+def grid(run: Run) -> Grid:
+    """What a table of this run says: values in percent with two decimals, tasks under the means that they are part of."""
+    lines: list[Line] = []
+    for kind, name, rule in rows(run.tasks, run.tree, run.means):
+        lines.append(_task_line(name, run.tasks[name], rule) if kind == "task" else _mean_line(name, run, rule))
+    return Grid(f"{run.suite} · {run.model.name} · {run.identity}", COLUMNS, tuple(lines), tuple(footnotes(run)))
 
 
-def sheet(run: Run) -> Sheet:
-    """What a table of this run says, values in percent with two decimals."""
-    footnotes: list[str] = []
-    rows = [_row(name, task, footnotes) for name, task in run.tasks.items()]
-    means = []
+def rows(tasks: Iterable[str], tree: Sequence[Mean], means: Iterable[str]) -> Iterator[tuple[str, str, bool]]:
+    """("task" or "mean", name, whether it opens a block): each group's tasks, then its mean, and at the end the means over groups.
+
+    A task stands in the first group that holds it; a mean whose tasks stand elsewhere comes at the end.
+    """
+    left, waiting = dict.fromkeys(tasks), dict.fromkeys(means)
+    here, over = set(left), {mean.name for mean in tree}
+    for mean in tree:
+        group = [task for task in mean.of if task in left]
+        elsewhere = over.intersection(mean.of) or here.intersection(mean.of).difference(group)
+        if not group or elsewhere or mean.name not in waiting:
+            continue
+        for place, task in enumerate(group):
+            del left[task]
+            yield "task", task, place == 0
+        del waiting[mean.name]
+        yield "mean", mean.name, False
+    for place, task in enumerate(left):
+        yield "task", task, place == 0
+    for place, name in enumerate(waiting):
+        yield "mean", name, place == 0
+
+
+def footnotes(run: Run) -> Iterator[str]:
+    """What a reader must know: statuses, ties, what lies outside the pool, incomplete means, departures, notes, assumed facts."""
+    for name, task in run.tasks.items():
+        yield from _task_notes(name, task)
     for name, mean in run.means.items():
-        means.append((name, "incomplete" if mean.value is None else percent(mean.value)))
         if not mean.complete:
-            footnotes.append(f"{name} is incomplete: no value for {', '.join(mean.missing)}.")
-    footnotes += [f"Departs from the protocol: {deviation}." for deviation in run.deviations]
-    footnotes += [f"{note[0].upper()}{note[1:]}." for note in (*run.model.notes, *run.notes)]
-    footnotes += [f"{fact}." for fact in run.uncertain]
-    footnotes += [f"Damaged: {warning}." for warning in run.media_warnings[:FEW]]
+            yield f"{name} is incomplete: no value for {', '.join(mean.missing)}."
+    if any(mean.complete and name not in run.mean_intervals for name, mean in run.means.items()) and _has_intervals(
+        run
+    ):
+        yield "The means have no intervals, since the card that says what they are means of is not at hand."
+    for deviation in run.deviations:
+        yield f"Departs from the protocol: {deviation}."
+    for note in (*run.model.notes, *run.notes):
+        yield f"{note[:1].upper()}{note[1:]}."
+    for fact in run.uncertain:
+        yield f"{fact}."
+    for warning in run.media_warnings[:FEW]:
+        yield f"Damaged: {warning}."
     if len(run.media_warnings) > FEW:
-        footnotes.append(f"{len(run.media_warnings) - FEW} more media are damaged; run.json names them.")
-    return Sheet(f"{run.suite} · {run.model.name} · {run.identity}", rows, means, footnotes)
+        yield f"{len(run.media_warnings) - FEW} more media are damaged; run.json names them."
 
 
-def _row(name: str, task: TaskRecord, footnotes: list[str]) -> tuple[str, ...]:
-    value = task.status if task.value is None else shown(task.value, task.measure)
+def _task_notes(name: str, task: TaskRecord) -> Iterator[str]:
     if task.reason:
-        footnotes.append(f"{name}: {task.reason}.")
+        yield f"{name}: {task.reason}."
     if task.best is not None and task.worst is not None and task.measures[task.measure].depends_on_ties:
         low, high = sorted((task.best, task.worst))
-        footnotes.append(
+        yield (
             f"{name}: ties decide; {task.measure} lies between {shown(low, task.measure)} and {shown(high, task.measure)}"
             f" ({task.tied_queries} queries with a tie)."
         )
     if task.relevant_outside_pool:
-        footnotes.append(
-            f"{name}: {task.relevant_outside_pool} relevant candidates lie outside the pool and count as not retrieved."
-        )
+        yield f"{name}: {task.relevant_outside_pool} relevant candidates lie outside the pool and count as not retrieved."
     if task.unjudged_queries:
-        footnotes.append(
-            f"{name}: {task.unjudged_queries} queries without a relevant candidate were dropped, as the card allows."
-        )
+        yield f"{name}: {task.unjudged_queries} queries without a relevant candidate were dropped, as the card allows."
+
+
+def _has_intervals(run: Run) -> bool:
+    return any(value.interval for task in run.tasks.values() for value in task.measures.values())
+
+
+def _task_line(name: str, task: TaskRecord, rule: bool) -> Line:
+    value = task.status if task.value is None else shown(task.value, task.measure)
+    interval = task.measures[task.measure].interval if task.measure in task.measures else None
     chance = "" if task.chance is None else shown(task.chance, task.measure)
     measure = task.measure if task.printed in ("", task.measure) else f"{task.measure}, printed {task.printed}"
-    return (name, task.direction, f"{task.queries:,}", f"{task.pool:,}", measure, value, chance)
+    counts = f"{task.queries:,}", f"{task.pool:,}"
+    return Line(cells(name, task.direction, *counts, measure, value, between(interval, task.measure), chance), rule)
+
+
+def _mean_line(name: str, run: Run, rule: bool) -> Line:
+    value = run.means[name].value
+    texts = name, "", "", "", "mean", "incomplete" if value is None else percent(value)
+    return Line((*cells(*texts, strong=(0, 5)), Cell(between(run.mean_intervals.get(name))), Cell("")), rule)
 
 
 def percent(value: float) -> str:
@@ -76,91 +124,42 @@ def shown(value: float, measure: str) -> str:
     return f"{value:g}" if measure == "median_rank" else percent(value)
 
 
+def between(interval: tuple[float, float] | None, measure: str = "") -> str:
+    """An interval as its two limits, "" for none."""
+    return "" if interval is None else grids.DASH.join(shown(limit, measure) for limit in interval)
+
+
 def markdown(run: Run) -> str:
     """A pipe table."""
-    one = sheet(run)
-    lines = [
-        f"**{_pipe(one.title)}**",
-        "",
-        "| " + " | ".join(COLUMNS) + " |",
-        "|---|---|---:|---:|---|---:|---:|",
-        *("| " + " | ".join(_pipe(cell) for cell in row) + " |" for row in one.rows),
-        *(f"| **{_pipe(name)}** |  |  |  | mean | **{value}** |  |" for name, value in one.means),
-    ]
-    notes = "".join(f"\n- {_pipe(note)}" for note in one.footnotes)
-    return "\n".join(lines) + "\n" + notes + ("\n" if notes else "")
+    return grids.markdown(grid(run))
 
 
 def latex(run: Run) -> str:
     """A booktabs table."""
-    one = sheet(run)
-    lines = [
-        f"% {_flat(one.title)}",
-        r"\begin{tabular}{llrrlrr}",
-        r"\toprule",
-        " & ".join(COLUMNS) + r" \\",
-        r"\midrule",
-        *(" & ".join(_tex(cell) for cell in row) + r" \\" for row in one.rows),
-        *([r"\midrule"] if one.means else []),
-        *(f"{_tex(name)} & & & & mean & {value} & \\\\" for name, value in one.means),
-        r"\bottomrule",
-        r"\end{tabular}",
-        *(f"% {_flat(note)}" for note in one.footnotes),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def to_csv(run: Run) -> str:
-    """One line per task and measure and per mean, unrounded, with best and worst case."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["kind", "name", "status", "measure", "value", "best", "worst", "queries", "pool", "primary"])
-    for name, task in run.tasks.items():
-        if not task.measures:
-            writer.writerow(["task", name, task.status, task.measure, "", "", "", task.queries, task.pool, True])
-        for measure, value in task.measures.items():
-            primary = measure == task.measure
-            writer.writerow(
-                [
-                    "task",
-                    name,
-                    task.status,
-                    measure,
-                    value.value,
-                    value.best,
-                    value.worst,
-                    task.queries,
-                    task.pool,
-                    primary,
-                ]
-            )
-    for name, mean in run.means.items():
-        status = "ok" if mean.complete else "incomplete"
-        writer.writerow(["mean", name, status, "mean", "" if mean.value is None else mean.value, "", "", "", "", ""])
-    return out.getvalue()
+    return grids.latex(grid(run))
 
 
 def terminal(run: Run) -> str:
     """A table drawn for the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    return grids.terminal(grid(run))
 
-    one = sheet(run)
-    table = Table(title=Text(_flat(one.title)), title_justify="left", caption_justify="left")
-    for column in COLUMNS:
-        table.add_column(column, justify="right" if column in ("queries", "pool", "value", "chance") else "left")
-    for row in one.rows:
-        table.add_row(*(Text(_flat(cell)) for cell in row))
-    if one.means:
-        table.add_section()
-    for name, value in one.means:
-        table.add_row(Text(_flat(name), "bold"), "", "", "", "mean", Text(value, "bold"), "")
+
+def to_csv(run: Run) -> str:
+    """One line per task and measure and per mean, unrounded, with best and worst case and the limits of the 95% interval."""
     out = io.StringIO()
-    console = Console(file=out, width=120)
-    console.print(table)
-    for note in one.footnotes:
-        console.print(Text(_flat(f"- {note}")))
+    writer = csv.writer(out, lineterminator="\n")
+    head = ("kind", "name", "status", "measure", "value", "low", "high", "best", "worst", "queries", "pool", "primary")
+    writer.writerow(head)
+    for name, task in run.tasks.items():
+        about = "task", name, task.status
+        if not task.measures:
+            writer.writerow([*about, task.measure, "", "", "", "", "", task.queries, task.pool, True])
+        for measure, value in task.measures.items():
+            numbers = value.value, *(value.interval or ("", "")), value.best, value.worst
+            writer.writerow([*about, measure, *numbers, task.queries, task.pool, measure == task.measure])
+    for name, mean in run.means.items():
+        numbers = "" if mean.value is None else mean.value, *run.mean_intervals.get(name, ("", ""))
+        writer.writerow(["mean", name, "ok" if mean.complete else "incomplete", "mean", *numbers, "", "", "", "", ""])
     return out.getvalue()
 
 
@@ -181,27 +180,3 @@ FORMATS: dict[str, Callable[[Run], str]] = {
 def render(run: Run, form: str) -> str:
     """The run in one of FORMATS."""
     return FORMATS[form](run)
-
-
-def _flat(text: str) -> str:
-    """Text on one line, without characters that steer a terminal."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
-def _pipe(text: str) -> str:
-    """Text in a Markdown cell or list that renders as itself: no mark-up, no HTML."""
-    text = _flat(text).replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"[\\|`*\[\]~]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)
-
-
-def _tex(text: str) -> str:
-    special = {"\\": r"\textbackslash{}", "->": r"$\rightarrow$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {char: f"\\{char}" for char in "&%$#_{}"}
-    special |= {char: f"{{{char}}}" for char in "[*"}  # after a row's end they would be its arguments
-    out = ""
-    text = _flat(text)
-    while text:
-        step = 2 if text.startswith("->") else 1
-        out += special.get(text[:step], text[:step])
-        text = text[step:]
-    return out

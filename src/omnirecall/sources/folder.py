@@ -8,21 +8,26 @@ relative to the folder.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from omnirecall.errors import UserError
 from omnirecall.protocol.cards import read_card, read_toml, suite_from_table
 from omnirecall.protocol.items import Item, TaskData
 from omnirecall.protocol.suites import Suite, Task
+from omnirecall.sources.jsonl_items import JsonlItems
 from omnirecall.sources.qrels import numbered_lines, read_pools, read_qrels
 
 DEFAULT_FILES = {"queries": "queries.jsonl", "candidates": "candidates.jsonl", "qrels": "qrels.tsv"}
 ITEM_FILES = ("queries", "candidates")
 MEDIA = ("image", "video", "audio")
+KEPT = 20_000
+"""Up to so many items of a file are kept in memory."""
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
@@ -125,40 +130,58 @@ def _are_names(names: object) -> bool:
     return isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
 
 
-def _read_tables(root: Path, names: str | list[str], task: str) -> list[Item]:
-    names = [names] if isinstance(names, str) else names
-    return [item for name in names for item in read_items(inside(root, name, f"task {task}"), root)]
+def _read_tables(root: Path, names: str | list[str], task: str) -> Sequence[Item]:
+    tables = [
+        read_items(inside(root, name, f"task {task}"), root) for name in ([names] if isinstance(names, str) else names)
+    ]
+    return tables[0] if len(tables) == 1 else [item for table in tables for item in table]
 
 
-def read_items(path: Path, root: Path) -> list[Item]:
-    """The items of a jsonl file; media paths are resolved under ``root``. UserError names file, line and id."""
-    decoder = msgspec.json.Decoder(_Row)
-    items = []
-    lines: dict[str, int] = {}
-    for number, line in numbered_lines(path):
-        try:
-            row = decoder.decode(line)
-        except msgspec.DecodeError as error:
-            raise UserError(f"{path}: line {number}: {error}") from None
+def read_items(path: Path, root: Path) -> Sequence[Item]:
+    """The items of a jsonl file, which stay there if they are many; media paths are resolved under ``root``.
+
+    UserError names file, line and id.
+    """
+    hashes = array("q")
+
+    def look(number: int, row: _Row) -> None:
         if not row.id.strip():
             raise UserError(f"{path}: line {number}: the id is empty; give each item one")
-        if row.id in lines:
-            raise UserError(f"{path}: line {number}: the id {row.id} was used in line {lines[row.id]}; ids are unique")
-        lines[row.id] = number
+        hashes.append(hash(row.id))
         place = f"{path}: line {number}: item {row.id}"
-        media = {part: _media_file(root, name, f"{place}: {part}") for part in MEDIA if (name := getattr(row, part))}
-        item = Item(
-            row.id,
-            text=row.text if row.text and row.text.strip() else None,
-            instruction=row.instruction,
-            cluster=row.cluster,
-            literal=None,
-            **media,
-        )
-        if not item.modalities:
+        for part in MEDIA:
+            if name := getattr(row, part):
+                _check_file(root, name, f"{place}: {part}")
+        if not make(row).modalities:
             raise UserError(f"{place}: none of text, image, video, audio; give at least one")
-        items.append(item)
-    return items
+
+    def make(row: _Row) -> Item:
+        media = {part: root / name for part in MEDIA if (name := getattr(row, part))}
+        text = row.text if row.text and row.text.strip() else None
+        return Item(row.id, text=text, instruction=row.instruction, cluster=row.cluster, **media)
+
+    try:
+        items = JsonlItems(path, _Row, make, look, _complaint)
+    finally:
+        _refuse_repeats(path, hashes)
+    return items if len(items) > KEPT else list(items)
+
+
+def _complaint(path: Path, number: int, error: Exception) -> UserError:
+    return UserError(f"{path}: line {number}: {error}")
+
+
+def _refuse_repeats(path: Path, hashes: array[int]) -> None:
+    """UserError naming an id that is used again, and both lines."""
+    ordered = np.sort(np.frombuffer(hashes, np.int64)) if hashes else np.zeros(0, np.int64)
+    again = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    lines: dict[str, int] = {}
+    for number, line in numbered_lines(path) if again else ():
+        name = msgspec.json.decode(line, type=_Row).id
+        if hash(name) in again:
+            if name in lines:
+                raise UserError(f"{path}: line {number}: the id {name} was used in line {lines[name]}; ids are unique")
+            lines[name] = number
 
 
 def inside(root: Path, name: str, place: str) -> Path:
@@ -172,7 +195,7 @@ def inside(root: Path, name: str, place: str) -> Path:
     return root / name
 
 
-def _media_file(root: Path, name: str, place: str) -> Path:
+def _check_file(root: Path, name: str, place: str) -> None:
     path = inside(root, name, place)
     try:
         size = path.stat().st_size if path.is_file() else -1
@@ -182,4 +205,3 @@ def _media_file(root: Path, name: str, place: str) -> Path:
         raise UserError(f"{place}: there is no file {name} in {root}")
     if size == 0:
         raise UserError(f"{place}: the file {name} is empty")
-    return path

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Generic, TypeVar, overload
+from typing import BinaryIO, Generic, TypeVar, overload
 
 import msgspec
 
 from omnirecall.errors import UserError
 from omnirecall.protocol.items import Item
+from omnirecall.sources.qrels import placed_lines
 from omnirecall.sources.tables import damaged
 
 Row = TypeVar("Row")
@@ -20,27 +22,29 @@ Row = TypeVar("Row")
 class JsonlItems(Sequence[Item], Generic[Row]):
     """The items of a jsonl file, made when asked for; memory holds where each line begins, 8 bytes a line.
 
-    ``kind`` is the type of a row, of which ``make`` makes an item. Every row is parsed once at the start: UserError names one that
-    is damaged.
+    ``kind`` is the type of a row, of which ``make`` makes an item. Every row is parsed once at the start, and ``look`` is called
+    with its line's number and the row: UserError names one that is damaged, as ``complaint`` words it.
     """
 
-    def __init__(self, path: Path, kind: type[Row], make: Callable[[Row], Item]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: type[Row],
+        make: Callable[[Row], Item],
+        look: Callable[[int, Row], object] = lambda number, row: None,
+        complaint: Callable[[Path, int, Exception], UserError] = damaged,
+    ) -> None:
         self.path, self._make = path, make
         self._parse = msgspec.json.Decoder(kind).decode
         self._starts = array("q")
-        position = 0
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    try:
-                        self._parse(line)
-                    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                        raise damaged(path, number, error) from None
-                    self._starts.append(position)
-                position += len(line)
-        if not self._starts:
-            raise UserError(f"{path}: the file is empty; fetch it again")
-        self._starts.append(position)
+        for number, start, line in placed_lines(path):
+            try:
+                row = self._parse(line)
+            except (msgspec.DecodeError, UnicodeEncodeError) as error:
+                raise complaint(path, number, error) from None
+            look(number, row)
+            self._starts.append(start)
+        self._starts.append(path.stat().st_size)
         self._stamp = _stamp(path)
 
     def __len__(self) -> int:
@@ -56,8 +60,7 @@ class JsonlItems(Sequence[Item], Generic[Row]):
             return [self[index] for index in range(*row.indices(len(self)))]
         row = range(len(self))[row]
         start, end = self._starts[row : row + 2]  # blank lines after it do no harm
-        with self.path.open("rb") as file:
-            return self._make(self._parse(os.pread(file.fileno(), end - start, start)))
+        return self._item(os.pread(self._file.fileno(), end - start, start))
 
     def __iter__(self) -> Iterator[Item]:
         """All items in the file's order, read in one go."""
@@ -66,7 +69,14 @@ class JsonlItems(Sequence[Item], Generic[Row]):
         with self.path.open("rb") as file:
             for line in file:
                 if line.strip():
-                    yield self._make(self._parse(line))
+                    yield self._item(line)
+
+    @cached_property
+    def _file(self) -> BinaryIO:
+        return self.path.open("rb")
+
+    def _item(self, line: bytes) -> Item:
+        return self._make(self._parse(line.removeprefix(b"\xef\xbb\xbf")))
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fnmatch
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from omnirecall.errors import UserError
 from omnirecall.protocol.cards import read_card, shipped_card, shipped_cards
-from omnirecall.protocol.items import TaskData
+from omnirecall.protocol.items import Ids, TaskData
 from omnirecall.protocol.suites import Suite, Task
 from omnirecall.sources import acm, beir_parquet, covr, folder, mbeir, mmeb, mmeb_video, uvrb
 from omnirecall.sources.checks import Places, check_grades, check_ids
@@ -37,6 +38,21 @@ def load_suite(name: str | Path) -> Suite:
     if len(path.parts) > 1 or (path.is_dir() and path.name not in shipped_cards()):
         return folder.folder_suite(path)
     return read_card(shipped_card(str(name)))
+
+
+def choose_tasks(suite: Suite, globs: Sequence[str]) -> list[Task]:
+    """The suite's tasks that match any of the globs; UserError if one matches none."""
+    if not globs:
+        return list(suite.tasks)
+    names: set[str] = set()
+    for glob in globs:
+        found = fnmatch.filter(suite.task_names(), glob)
+        if not found:
+            raise UserError(
+                f"--tasks {glob}: no task of {suite.name} matches; there are {', '.join(suite.task_names())}"
+            )
+        names.update(found)
+    return [task for task in suite.tasks if task.name in names]
 
 
 def data_root(suite: Suite, data: Path | None) -> Path:
@@ -69,8 +85,8 @@ def checked(data: TaskData, task: Task) -> TaskData:
     """Refuse what would make a number wrong, and drop unjudged queries where the card allows it."""
     check_grades(data.judgments, task.all_measures(), f"task {task.name}")
     judged = check_ids(
-        [item.id for item in data.queries],
-        [item.id for item in data.candidates],
+        Ids(data.queries),
+        Ids(data.candidates),
         data.judgments,
         data.pools,
         data.exclude,

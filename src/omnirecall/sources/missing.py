@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from omnirecall.errors import UserError
@@ -16,17 +16,19 @@ NAMED = 5
 """Items that a deviation names."""
 
 
-def refuse_missing(data: TaskData, task: Task) -> None:
-    """UserError naming the first item whose medium is not there."""
-    for items in (data.queries, data.candidates):
-        for item in items:
-            for part in MEDIA:
-                ref = getattr(item, part)
-                if ref is not None and not is_there(ref):
-                    raise UserError(
-                        f"task {task.name}: item {item.id}: its {part} {place_of(ref)} is missing or empty; fetch it,"
-                        f" or leave such items out with --on-missing skip"
-                    )
+def refuse_missing(task: Task) -> Callable[[Item], None]:
+    """A look at an item of the task: UserError if one of its media is not there."""
+
+    def look(item: Item) -> None:
+        for part in MEDIA:
+            ref = getattr(item, part)
+            if ref is not None and not is_there(ref):
+                raise UserError(
+                    f"task {task.name}: item {item.id}: its {part} {place_of(ref)} is missing or empty; fetch it,"
+                    f" or leave such items out with --on-missing skip"
+                )
+
+    return look
 
 
 def without_missing(data: TaskData, task: Task, journal: Journal) -> tuple[TaskData, str]:

@@ -18,13 +18,21 @@ BEIR_HEADER = ["query-id", "corpus-id", "score"]
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines that are not blank, with their numbers from 1; UserError for a missing, empty or non-UTF-8 file."""
-    number, empty = 0, True
+    for number, _, line in placed_lines(path):
+        yield number, line
+
+
+def placed_lines(path: Path) -> Iterator[tuple[int, int, str]]:
+    """The same, with the place in the file where each line begins."""
+    number, place, empty = 0, 0, True
     try:
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
+        with path.open("rb") as file:
+            for number, content in enumerate(file, 1):
+                text = content.decode("utf-8-sig" if number == 1 else "utf-8")
+                if text.strip():
                     empty = False
-                    yield number, line.rstrip("\r\n")
+                    yield number, place, text.rstrip("\r\n")
+                place += len(content)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -32,7 +40,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path}: after line {number}: not UTF-8 text") from None
+        raise UserError(f"{path}: after line {number - 1}: not UTF-8 text") from None
     if empty:
         raise UserError(f"{path}: the file is empty")
 

@@ -1,0 +1,1 @@
+"""The page: leaderboards, tasks and every query with its media, from runs on disk."""
