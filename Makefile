@@ -4,7 +4,7 @@ RUNS ?= runs
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types tests starter clean
+.PHONY: demo test lint types tests starter browser clean
 
 demo: $(VENV)/starter.done  ## run the starter suite with the starter model and print its table
 	$(BIN)/omnirecall run starter --model starter --out $(RUNS)
@@ -18,11 +18,17 @@ lint: $(VENV)/test.done
 types: $(VENV)/test.done
 	$(BIN)/mypy
 
-tests: $(VENV)/test.done
+tests: $(VENV)/test.done browser
 	$(BIN)/pytest
 
 starter: $(VENV)/test.done  ## rebuild the starter suite's data from the packages it comes from
 	$(BIN)/python scripts/build_starter.py --work build/starter
+
+browser:  ## the browser that the page is tested in; installed where it is absent and one may
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; } || \
+	  echo "chromium and chromedriver are absent and cannot be installed here; the tests of the page will say so"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -245,9 +245,10 @@ NO_ENCODE = "\n    def encode(self, items, *, role):\n        raise AssertionErr
 
 def test_a_second_run_embeds_nothing(mixed: Path, tmp_path: Path, model: Callable) -> None:
     first = evaluate(model(), mixed, out=tmp_path / "runs")
-    assert first.embedded == {"now": 9, "planned": 9}  # the red picture stands for three items
+    assert (first.embedded["now"], first.embedded["planned"]) == (9, 9)  # the red picture stands for three items
+    assert first.embedded["seconds"] >= first.embedded["waited"] >= 0
     second = evaluate(model(NO_ENCODE), mixed, out=tmp_path / "runs")
-    assert second.embedded == {"now": 0, "planned": 9}
+    assert second.embedded == {"now": 0, "planned": 9, "seconds": 0, "waited": 0, "splits": []}
     assert second.tasks == first.tasks
     assert second.folder == first.folder
 
@@ -473,25 +474,52 @@ def test_what_a_model_must_not_return(
     assert evaluate(model(), mixed, out=tmp_path / "runs").tasks["mine"].status == "ok"
 
 
-def test_a_damaged_shard_is_dropped_said_and_embedded_anew(
+def test_a_damaged_segment_is_dropped_said_and_embedded_anew(
     mixed: Path, tmp_path: Path, command: Callable, model: Callable
 ) -> None:
-    first = command("run", mixed, "--model", model(), "--out", tmp_path / "runs", "--json").json
-    shards = sorted((tmp_path / "runs" / ".store").rglob("*.arrow"))
-    assert len(shards) > 2
-    whole = shards[0].read_bytes()
-    for damage in (whole[: len(whole) // 2], b"", whole[:-1], bytes(len(whole)), b"ARROW1\0\0" + bytes(200)):
-        shards[0].write_bytes(damage)
-        result = command("run", mixed, "--model", model(), "--out", tmp_path / "runs", "--json")
+    arguments = ("run", mixed, "--model", model(), "--out", tmp_path / "runs", "--json", "--batch", 1)
+    first = command(*arguments, "--limit", 1).json  # whose segment holds the candidates and a query
+    whole = command(*arguments).json
+    rows = sorted((tmp_path / "runs" / ".store").rglob("*.rows"))
+    assert len(rows) == 2
+    kept = {path: path.read_bytes() for path in rows[0].parent.iterdir()}
+    for damage in (kept[rows[0]][:100], bytes(len(kept[rows[0]])), b"ARROW1\0\0" + bytes(200)):
+        for path in rows[0].parent.iterdir():
+            path.unlink()
+        for path, content in kept.items():
+            path.write_bytes(content)
+        rows[0].write_bytes(damage)
+        rows[0].with_suffix(".index").unlink()
+        model()
+        result = command(*arguments)
         assert (result.code, result.err) == (0, "")
         run = result.json
-        assert 0 < run["embedded"]["now"] < run["embedded"]["planned"]
-        assert shards[0].name in " ".join(run["notes"])
-        assert shards[0].name in command("report", run["folder"]).out
-        assert run["tasks"] == first["tasks"]
-        assert shards[0].read_bytes() == whole
-    again = command("run", mixed, "--model", model(NO_ENCODE), "--out", tmp_path / "runs", "--json").json
+        assert run["embedded"]["now"] == first["embedded"]["now"] < run["embedded"]["planned"]
+        assert rows[0].name in " ".join(run["notes"])
+        assert rows[0].name in command("report", run["folder"]).out
+        assert run["tasks"] == whole["tasks"]
+        assert rows[0].read_bytes() == damage
+        model(NO_ENCODE)
+        again = command(*arguments).json
+        assert again["embedded"]["now"] == 0
+        assert again["tasks"] == whole["tasks"]
+    for path in rows[0].parent.glob(f"{rows[0].stem}.*"):
+        path.unlink()
+    again = command(*arguments).json
     assert (again["notes"], again["embedded"]["now"]) == ([], 0)
+
+
+def test_a_torn_segment_keeps_what_is_whole(mixed: Path, tmp_path: Path, model: Callable) -> None:
+    """Nothing is said, since that is what a kill leaves; what is lost is embedded anew, and nothing else."""
+    first = evaluate(model(), mixed, out=tmp_path / "runs", batch=1)
+    (path,) = (tmp_path / "runs" / ".store").rglob("*.rows")
+    path.with_suffix(".index").unlink()
+    with path.with_suffix(".vectors").open("r+b") as file:
+        file.truncate(4 * 8 * 5 - 1)
+    second = evaluate(model(), mixed, out=tmp_path / "runs", batch=1)
+    assert (second.embedded["now"], second.notes) == (5, ())
+    assert second.tasks == first.tasks
+    assert evaluate(model(NO_ENCODE), mixed, out=tmp_path / "runs", batch=1).tasks == first.tasks
 
 
 SLOW = """
@@ -526,12 +554,16 @@ def test_a_run_killed_in_the_middle_goes_on(
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert not list((tmp_path / "runs").rglob("run.json"))
-    stored = len(list((tmp_path / "runs" / ".store").rglob("*.arrow")))
-    assert stored == 3  # what was done is kept; the fourth batch was under way
     (store,) = (tmp_path / "runs" / ".store").iterdir()
-    (store / ".half.arrow.0.tmp").write_bytes(b"what a kill in the middle of a write leaves")
+    (vectors,) = store.glob("*.vectors")
+    assert vectors.stat().st_size == 3 * 8 * 4  # what was done is kept; the fourth batch was under way
+    assert not list(store.glob("*.index"))
+    (store / f".{vectors.stem}.index.0.tmp").write_bytes(b"what a kill in the middle of a write leaves")
+    with vectors.open("ab") as file:
+        file.write(b"vectors that nothing names")
     run = evaluate(model(), mixed, out=tmp_path / "runs", batch=1)
-    assert run.embedded == {"now": 6, "planned": 9}
+    no_leftovers(tmp_path / "runs", run=True)
+    assert (run.embedded["now"], run.embedded["planned"]) == (6, 9)
     assert run.notes == ()
     undisturbed = evaluate(model(), mixed, out=tmp_path / "other", batch=1)
     assert run.tasks == undisturbed.tasks == evaluate(model(), mixed, out=tmp_path / "runs", batch=1).tasks
@@ -552,7 +584,7 @@ def test_a_fingerprint_is_no_path(fingerprint: str, mixed: Path, tmp_path: Path,
     before = set(tmp_path.iterdir())
     evaluate(model(f"\n    fingerprint = {fingerprint!r}\n"), mixed, out=tmp_path / "runs")
     assert set(tmp_path.iterdir()) - before <= {tmp_path / "runs", tmp_path / "model.py"}
-    assert {path.parent.parent.name for path in (tmp_path / "runs").rglob("*.arrow")} == {".store"}
+    assert {path.parent.parent.name for path in (tmp_path / "runs").rglob("*.rows")} == {".store"}
 
 
 def test_unjudged_queries_are_counted(tmp_path: Path, own_data: Callable) -> None:

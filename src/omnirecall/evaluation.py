@@ -37,6 +37,7 @@ from omnirecall.results.record import (
     write_run,
 )
 from omnirecall.results.scores import task_measures
+from omnirecall.results.stored import with_intervals
 from omnirecall.sources.checks import other_pools
 
 
@@ -94,10 +95,11 @@ def finish(run: Prepared, progress: Progress = silent) -> Run:
         data_root=str(run.root.resolve()),
         notes=(*_damage(store), *embedded.splits, *_cut_texts(records)),
         embedded=msgspec.to_builtins(embedded),
+        tree=tuple(msgspec.structs.replace(mean, facts={}) for mean in suite.means),
         uncertain=_uncertain(suite, [one.task for one in planned]),
         media_warnings=_media_warnings(planned, store),
     )
-    write_run(run.folder, record)
+    write_run(run.folder, with_intervals(msgspec.structs.replace(record, folder=str(run.folder))))
     return read_run(run.folder)
 
 

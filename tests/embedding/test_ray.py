@@ -257,7 +257,7 @@ def started(mark: str, *arguments: object) -> subprocess.Popen[str]:
 
 def test_the_driver_killed_and_run_again(cluster: str, folder: Path, model: Callable[..., str], tmp_path: Path) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
-    spec = model(logged(log, "time.sleep(0.3)"))
+    spec = model(logged(log, 'time.sleep(0.25 if os.getpid() != int(os.environ["STARTED_BY"]) else 0)'))
     choices = ("--model", spec, "--out", out, "--batch", BATCH, "--engine", "ray", "--actors", 2)
     driver = started(secrets.token_hex(8), folder, *choices, "--address", cluster)
     wait_until(lambda: len(calls(log)) >= 9 or driver.poll() is not None)

@@ -102,15 +102,18 @@ def test_planted_pairs_are_found_and_no_others(
 
 
 def test_near_pictures() -> None:
-    middle = next(place for place, path in enumerate(RENDERS) if path.stem.endswith(CLOCKS))
-    pictures = [Image.open(path).convert("RGB") for path in RENDERS[max(0, middle - 100) :][:200]]
+    persons = [
+        path for path in RENDERS if "200d" in path.stem
+    ]  # the renders most like each other: a man, a woman, a person
+    pictures = [Image.open(path).convert("RGB") for path in (*persons, *RENDERS[:40])]
     for picture in pictures[:60]:
         out = io.BytesIO()
         picture.save(out, "JPEG", quality=60)
         assert difference(small(picture), small(Image.open(out))) <= NEAR
     hashes = [small(picture) for picture in pictures]
     near = [1 for place, one in enumerate(hashes) for other in hashes[:place] if difference(one, other) <= NEAR]
-    assert len(near) <= 1  # of 19,900 pairs of different renders
+    assert len(persons) > 70
+    assert len(near) <= 1
     clocks = [small(Image.open(path).convert("RGB")) for path in RENDERS if path.stem.endswith(CLOCKS)]
     assert len(clocks) == len(CLOCKS)
     assert min(difference(one, other) for place, one in enumerate(clocks) for other in clocks[:place]) > NEAR

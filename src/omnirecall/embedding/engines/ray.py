@@ -9,12 +9,11 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ from omnirecall.embedding.plan import Distinct, Job
 from omnirecall.errors import RunError, UserError, require
 from omnirecall.media.ahead import HELD_BYTES, ahead
 from omnirecall.media.types import DecodedItem
-from omnirecall.models.base import Embedder, ModelOptions
+from omnirecall.models.base import Embedder, ModelOptions, Role
 from omnirecall.models.load import load_model
 
 HELD_BATCHES = 2
@@ -41,7 +40,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LOGS = "what it last said is in Ray's logs, by default in /tmp/ray/session_latest/logs on its machine"
 
-Coming = Iterator[tuple[Job, Future[DecodedItem]]]
+Coming = Generator[DecodedItem, None, None]
 Value = TypeVar("Value")
 
 
@@ -377,20 +376,27 @@ class Worker:
 
     def _embed(self, jobs: Sequence[Job], arrived: float) -> tuple[Done, float]:
         half = HELD_BYTES // 2
-        with closing(ahead(jobs, self._decoded, lambda item: item.nbytes, held_bytes=half)) as coming:
-            items = _first_within(coming, half)
-            return self.one.submit(self._encoded, items, coming, jobs, arrived).result()
+        with closing(self._coming(jobs, half)) as coming:
+            items = []
+            return self.one.submit(self._encoded, items, coming, jobs[0].role, arrived).result()
+
+    def _coming(self, jobs: Sequence[Job], held_bytes: int) -> Coming:
+        """The items of a batch. Texts are ready at once: handing them to threads would take longer."""
+        if jobs[0].planned.modalities == {"text"}:
+            yield from map(self._decoded, jobs)
+            return
+        with closing(ahead(jobs, self._decoded, lambda item: item.nbytes, held_bytes=held_bytes)) as pairs:
+            for _, future in pairs:
+                yield future.result()
 
     def _decoded(self, job: Job) -> DecodedItem:
         return decoded(job, self.model)
 
-    def _encoded(
-        self, items: Sequence[DecodedItem], rest: Coming, jobs: Sequence[Job], arrived: float
-    ) -> tuple[Done, float]:
-        batch = list(chain(items, (future.result() for _, future in rest)))
+    def _encoded(self, items: Sequence[DecodedItem], rest: Coming, role: Role, arrived: float) -> tuple[Done, float]:
+        batch = [*items, *rest]
         waited = time.perf_counter() - max(self.free, arrived)
         try:
-            return encoded(self.model, batch, jobs[0].role, self.sizes), waited
+            return encoded(self.model, batch, role, self.sizes), waited
         finally:
             self.free = time.perf_counter()
 
@@ -398,9 +404,9 @@ class Worker:
 def _first_within(coming: Coming, size: int) -> list[DecodedItem]:
     """The first items, until they take ``size`` bytes or more."""
     items, held = [], 0
-    for _, future in coming:
-        items.append(future.result())
-        held += items[-1].nbytes
+    for item in coming:
+        items.append(item)
+        held += item.nbytes
         if held >= size:
             break
     return items
