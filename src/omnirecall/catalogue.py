@@ -12,6 +12,7 @@ import msgspec
 from omnirecall.files import pretty_json
 from omnirecall.models.base import ModelOptions
 from omnirecall.models.load import FAMILIES, load_model
+from omnirecall.models.presets import presets
 from omnirecall.protocol.cards import shipped_cards
 from omnirecall.protocol.items import MODALITIES
 from omnirecall.protocol.suites import Certainty, Fact, Mean, Suite, Task
@@ -215,16 +216,24 @@ def _names(names: Sequence[str], suite: Suite) -> str:
 
 
 def models_json() -> str:
-    """Every family with what it is."""
-    return pretty_json([{"family": family, "about": ABOUT[family]} for family in FAMILIES])
+    """Every family with what it is, and every preset with all that it sets."""
+    families = [{"family": family, "about": ABOUT[family]} for family in FAMILIES]
+    return pretty_json({"families": families, "presets": dict(presets())})
 
 
 def models_text() -> str:
-    """A line for each family."""
-    return "".join(f"{family:<10} {ABOUT[family]}\n" for family in FAMILIES)
+    """A line for each family and each preset."""
+    wide = max(map(len, presets()))
+    lines = [f"{family:<{wide}} {ABOUT[family]}" for family in FAMILIES]
+    lines += ["", *(f"{name:<{wide}} {one.about} ({one.family}:{one.name})" for name, one in presets().items())]
+    return "\n".join(lines) + "\n"
 
 
 def _model(name: str, options: ModelOptions) -> dict[str, Any]:
+    if (preset := presets().get(name)) is not None:  # loading it might fetch it
+        shown = msgspec.to_builtins(preset)
+        shown["args"] = [f"{key}={value!r}" for key, value in preset.args.items()]
+        return {"preset": name, "repository": shown.pop("name"), **shown}
     model = load_model(name, options)
     return {
         "name": model.name,
@@ -237,7 +246,7 @@ def _model(name: str, options: ModelOptions) -> dict[str, Any]:
 
 
 def model_json(name: str, options: ModelOptions) -> str:
-    """One model: name, fingerprint, dimension, modalities, notes."""
+    """One model: name, fingerprint, dimension, modalities, notes; of a preset, what it sets."""
     return pretty_json(_model(name, options))
 
 

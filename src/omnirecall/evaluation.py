@@ -353,6 +353,9 @@ def environment() -> dict[str, Any]:
         "transformers",
         "sentence-transformers",
         "faster-whisper",
+        "mteb",
+        "httpx",
+        "ray",
     ):
         try:
             versions[package] = metadata.version(package)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from threadpoolctl import threadpool_limits
 
 from omnirecall.embedding.engines import ray as engine_file
 from omnirecall.embedding.engines.ray import HELD_BATCHES, Setup, Worker, Workers, engine
@@ -161,28 +162,33 @@ def test_the_same_vectors_of_a_network(tmp_path: Path, own_data: Callable[..., P
     same_as_local(folder, f"st:{package.get_model_path()}", tmp_path / "out", actors=1)
 
 
+@pytest.mark.parametrize("variable", ["5", None])
 def test_threads_and_modules_are_those_of_the_starting_process(
-    folder: Path, model: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variable: str | None, folder: Path, model: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
     model("""
     def encode(self, items, *, role):
         import os, threadpoolctl, torch
         blas = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
-        threads = [torch.get_num_threads(), max(blas), int(os.environ["OMP_NUM_THREADS"])]
+        threads = [torch.get_num_threads(), max(blas), int(os.environ.get("OMP_NUM_THREADS", "7"))]
         return np.tile(np.array([*threads, 1, 1, 1, 1, 1], np.float32), (len(items), 1))
 """)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    if variable is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        same_as_local(folder, "py:model:Model", tmp_path / "out", actors=1)
+        with threadpool_limits(2, user_api="blas"):
+            same_as_local(folder, "py:model:Model", tmp_path / "out", actors=1)
     finally:
         torch.set_num_threads(before)
         del sys.modules["model"]
     vector = np.frombuffer(next(iter(stored(tmp_path / "out").values())), np.float32)
-    assert vector[[0, 2]].tolist() == [3, 5]
+    assert vector[:3].tolist() == [3, 2, int(variable or 7)]
 
 
 @pytest.mark.parametrize("actors", [1, 2])
@@ -352,11 +358,12 @@ def test_actors_that_always_die_end_the_run(
     spec = model(
         logged(log, 'os._exit(1) if items[0].id.startswith("b") else None')
         if when == "embeds"
-        else """
+        else f"""
     def __init__(self):
-        import sys
+        import os, sys
         if "ray" in sys.modules:  # which is not so where the run is started
-            import os
+            with open({str(log)!r}, "a") as file:
+                file.write("1 loads\\n")
             os.kill(os.getpid(), 9)
 """
     )
@@ -372,6 +379,7 @@ def test_actors_that_always_die_end_the_run(
         assert len({pid for pid, item in calls(log) if item == "b0"}) == 3
     else:
         assert "in a row died while they loaded it;" in err
+        assert len(calls(log)) == 3
 
 
 def test_stored_vectors_need_no_ray(

@@ -87,7 +87,10 @@ def shelves(root: Path) -> list[Shelf]:
 
 
 def verify(root: Path) -> list[Finding]:
-    """Read every vector and compare it with its checksum; what differs, or is named and not there."""
+    """Read every vector and compare it with its checksum; what differs, or is named and not there.
+
+    The index of a segment that is not whole is removed, so that runs find in it only what is whole.
+    """
     found = []
     for folder, table in _tables(root):
         for path in sorted(folder.glob("*.rows")):
@@ -97,6 +100,8 @@ def verify(root: Path) -> list[Finding]:
             named = sum(append.rows.num_rows for append in appends)
             kept = sum(append.rows.num_rows for append in appends[:whole])
             if matrix is None or kept < named:
+                if not alive(path):
+                    path.with_suffix(".index").unlink(missing_ok=True)
                 found.append(Finding(table.model, str(path), kept, named))
     return found
 

@@ -28,6 +28,7 @@ class UserModel:
         self.dimension: int = inner.dimension
         self.symmetric: bool = inner.symmetric
         self.late_interaction: bool = getattr(inner, "late_interaction", False)
+        self.by_id: bool = getattr(inner, "by_id", False)
         self.sampling_rate: int = getattr(inner, "sampling_rate", 16000)
         self.default_prompt: str = getattr(inner, "default_prompt", "model")
         self.media_tokens: Mapping[str, str] = getattr(inner, "media_tokens", {})

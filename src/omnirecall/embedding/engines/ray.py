@@ -320,12 +320,16 @@ class _Fleet:
         for other in self.lots:
             if other not in loading:
                 self._feed(other)
-        self.due.append(time.monotonic() + min(LONGEST_PAUSE, FIRST_PAUSE * 2**self.losses))
+        self.due.append(time.monotonic() + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self.losses, 10)))
         self.losses += 1
 
 
 def _cause(error: Exception) -> str:
-    return " because their machine ran low on memory" if "running low on memory" in str(error) else ""
+    """What Ray says of a death, where it says more than that there was one."""
+    said = str(error).strip()
+    if "running low on memory" in said:
+        return " because their machine ran low on memory"
+    return f" ({said.splitlines()[-1].strip()})" if "creation task" in said else ""
 
 
 class Worker:
@@ -377,7 +381,7 @@ class Worker:
     def _embed(self, jobs: Sequence[Job], arrived: float) -> tuple[Done, float]:
         half = HELD_BYTES // 2
         with closing(self._coming(jobs, half)) as coming:
-            items = []
+            items = _first_within(coming, half)
             return self.one.submit(self._encoded, items, coming, jobs[0].role, arrived).result()
 
     def _coming(self, jobs: Sequence[Job], held_bytes: int) -> Coming:
