@@ -245,7 +245,7 @@ def plan_text(plan: PlanReport) -> str:
 
 
 def _check_options(options: Options, model: Embedder) -> None:
-    for name in ("limit", "dim", "top_k", "batch"):
+    for name in ("limit", "dim", "top_k", "batch", "actors"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} {value}: give a number of 1 or more")
@@ -255,6 +255,11 @@ def _check_options(options: Options, model: Embedder) -> None:
         raise UserError(f"--prompt {options.prompt}: write model, card or none")
     if options.engine not in ("local", "ray"):
         raise UserError(f"--engine {options.engine}: write local or ray")
+    for name in ("address", "actors", "gpus_per_actor") if options.engine == "local" else ():
+        if getattr(options, name):
+            raise UserError(
+                f"--{name.replace('_', '-')} {getattr(options, name)}: belongs to --engine ray; add that or leave it out"
+            )
     if options.on_missing not in ("fail", "skip"):
         raise UserError(f"--on-missing {options.on_missing}: write fail or skip")
 

@@ -17,7 +17,7 @@ from omnirecall.media.types import DecodedItem, Frames, Samples
 from omnirecall.models.base import Encoded, ModelOptions
 from omnirecall.models.load import FAMILIES, load_model
 from omnirecall.models.presets import Preset, presets
-from omnirecall.models.vision_language import ARCHITECTURES, ARGUMENTS, read_recipe
+from omnirecall.models.vlm_recipe import ARCHITECTURES, ARGUMENTS, read_recipe
 
 sys.path.insert(0, str(Path(__file__).parent))
 from vlm_checkpoints import save_checkpoint

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from omnirecall.errors import UserError, require
+from omnirecall.models.torch_parts import check_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -262,7 +263,7 @@ class _Text:
     """Text to vectors: all-MiniLM-L6-v2, the mean of its token vectors, normalised (MiniLM; Sentence-BERT)."""
 
     def __init__(self, device: str) -> None:
-        _check_device(device)
+        check_device(device, EXTRA)
         library = require("sentence_transformers", EXTRA)
         MINILM_WEIGHTS.read()
         MINILM_TOKENIZER.read()
@@ -372,17 +373,6 @@ def _pictures(pixels: NDArray[np.uint8]) -> Iterator[Image]:
     pil = require("PIL.Image", EXTRA)
     for frame in pixels:
         yield pil.fromarray(frame)
-
-
-def _check_device(device: str) -> None:
-    torch = require("torch", EXTRA)
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise UserError(
-            f"torch cannot use the device {device} here ({reason}): leave --device out, or name another"
-        ) from None
 
 
 def _package_folder(module: str) -> Path:

@@ -35,9 +35,9 @@ def config_dtype(config: dict[str, Any]) -> str:
     return stated if stated in DTYPES else "float32"
 
 
-def check_device(device: str) -> None:
-    """UserError where torch cannot use the device here."""
-    torch = require("torch", EXTRA)
+def check_device(device: str, extra: str = EXTRA) -> None:
+    """UserError where torch cannot use the device here, or where it is not installed: ``extra`` installs it."""
+    torch = require("torch", extra)
     try:
         torch.empty(0, device=device)
     except (AssertionError, RuntimeError) as error:

@@ -11,17 +11,14 @@ Sources:
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from omnirecall.errors import UserError, require
@@ -29,416 +26,25 @@ from omnirecall.media.types import DecodedItem, Frames, Samples
 from omnirecall.models.base import Encoded, ModelOptions, Role
 from omnirecall.models.checkpoint import Checkpoint, find_checkpoint
 from omnirecall.models.torch_parts import (
-    as_vectors,
-    check_device,
-    check_safetensors,
-    exact_arithmetic,
     fingerprint,
-    loading,
 )
-from omnirecall.models.visual_tokens import Budget, Grid, Patches, clip_patches, frame_seconds, picture_patches
-from omnirecall.ranking import BFloat16, Ragged
+from omnirecall.models.visual_tokens import Budget, Patches, clip_patches, frame_seconds, picture_patches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-EXTRA = "models"
-VISUAL = frozenset({"text", "image", "video"})
-OMNI = VISUAL | {"audio"}
-CLOCKLESS_RATE = 2.0
-"""Frames a second of a video that has no clock, as qwen-vl-utils takes a list of frames."""
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """A kind of model that transformers knows.
-
-    ``model``, ``config``: its classes. ``part``: the part of config.json that describes it. ``patch``: pixels of a patch where the
-    processor's file does not say. ``clock``: the input that takes the seconds of a step in time; ``text`` where the prompt says
-    them. ``typed``: it takes the kind of each token. ``clip_budget``: its video processor's pixels are those of a whole clip.
-    ``late``: it gives a vector for each token. ``defaults``: arguments where the user gives none.
-    """
-
-    model: str
-    config: str
-    modalities: frozenset[str] = VISUAL
-    part: str = ""
-    patch: int = 14
-    clock: str = ""
-    typed: bool = True
-    clip_budget: bool = False
-    late: bool = False
-    defaults: Mapping[str, str] = field(default_factory=dict)
-
-
-_OMNI = Architecture(
-    "Qwen2_5OmniThinkerForConditionalGeneration",
-    "Qwen2_5OmniThinkerConfig",
-    modalities=OMNI,
-    clock="video_second_per_grid",
-    typed=False,
+from omnirecall.models.vlm_network import Network, Prepared, sound_tokens
+from omnirecall.models.vlm_recipe import (
+    ARCHITECTURES,
+    ARGUMENTS,
+    CLOCKLESS_RATE,
+    EXTRA,
+    OMNI,
+    Architecture,
+    Recipe,
+    read_facts,
+    read_recipe,
 )
-ARCHITECTURES = {
-    "qwen2_vl": Architecture("Qwen2VLForConditionalGeneration", "Qwen2VLConfig"),
-    "qwen2_5_vl": Architecture("Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLConfig", clock="second_per_grid_ts"),
-    "qwen3_vl": Architecture(
-        "Qwen3VLForConditionalGeneration", "Qwen3VLConfig", patch=16, clock="text", clip_budget=True
-    ),
-    "qwen2_5_omni_thinker": _OMNI,
-    "qwen2_5_omni": replace(_OMNI, part="thinker_config"),
-    "colqwen2": Architecture(
-        "ColQwen2ForRetrieval",
-        "ColQwen2Config",
-        modalities=frozenset({"text", "image"}),
-        typed=False,
-        late=True,
-        defaults={
-            "template": "none",
-            "instruction": "none",
-            "form": "<|im_start|>user\n{media}Describe the image.<|im_end|><|endoftext|>",
-            "text_form": "Query: {text}" + "<|endoftext|>" * 10 + "\n",
-        },
-    ),
-}
-"""model_type of config.json to what it means."""
-
-CHOICES = {
-    "template": ("chat", "none"),
-    "instruction": ("system", "user", "none"),
-    "instructed": ("both", "query"),
-    "pooling": ("last", "mean", "token"),
-    "positions": ("multimodal", "sequential"),
-    "cut": ("text", "end"),
-    "video": ("clip", "pictures"),
-    "attention": ("sdpa", "eager", "flash_attention_2"),
-}
-"""Argument to its values; the first is the default."""
-FLAGS = {"generation_prompt": True, "normalise": False, "bidirectional": False}
-WORDS = (
-    "architecture",
-    "adapter",
-    "default_instruction",
-    "instruction_end",
-    "query_prefix",
-    "candidate_prefix",
-    "suffix",
-    "form",
-    "text_form",
-    "token",
-)
-NUMBERS = (
-    "max_length",
-    "min_image_tokens",
-    "max_image_tokens",
-    "min_frame_tokens",
-    "max_frame_tokens",
-    "max_video_tokens",
-    "max_audio_seconds",
-)
-PARTS = ("video", "image", "audio", "text")
-ARGUMENTS = (*CHOICES, *FLAGS, *WORDS, *NUMBERS, "order", "frame_rate")
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """The arguments of a model, as the user or a preset gives them.
-
-    ``template``: the checkpoint's chat template, or none: the words of the media, the instruction and the text with spaces
-    between. ``form``, ``text_form``: other assemblies without a template, of {media}, {instruction} and {text}; the second for text
-    alone. ``order``: of the parts of a turn. ``query_prefix``, ``candidate_prefix``: before the text, by role. ``suffix``: at the
-    end of the turn; {modality} in it is image, video, audio or text, the first that the item has. ``generation_prompt``: whether
-    the prompt ends with the opening of the model's own turn.
-
-    ``instruction``: the turn that holds it. ``instructed``: whose. ``default_instruction``: where an item has none.
-    ``instruction_end``: added to an item's instruction that ends without punctuation.
-
-    ``pooling``: the last state, the mean of all, or that of ``token``, which is appended to the prompt. ``normalise``: to unit
-    length. ``bidirectional``: every token attends to every other. ``positions``: those that the architecture gives to pictures, or
-    the place in the sequence. ``attention``: the implementation. ``adapter``: a LoRA adapter, a folder or a repository.
-    ``architecture``: in place of model_type of config.json.
-
-    ``max_length``: most tokens of a prompt; ``cut``: what yields, the end of the item's text or the end of the prompt.
-    ``min_image_tokens`` to ``max_video_tokens``: tokens of a picture, of a frame before frames are merged in time, of a clip after.
-    ``video``: as a clip, or its frames as pictures. ``frame_rate``: frames a second in place of the file's clock.
-    ``max_audio_seconds``: what is heard of a sound.
-    """
-
-    template: str
-    instruction: str
-    instructed: str
-    pooling: str
-    positions: str
-    cut: str
-    video: str
-    attention: str
-    generation_prompt: bool
-    normalise: bool
-    bidirectional: bool
-    architecture: str
-    adapter: str
-    default_instruction: str
-    instruction_end: str
-    query_prefix: str
-    candidate_prefix: str
-    suffix: str
-    form: str
-    text_form: str
-    token: str
-    max_length: int | None
-    min_image_tokens: int | None
-    max_image_tokens: int | None
-    min_frame_tokens: int | None
-    max_frame_tokens: int | None
-    max_video_tokens: int | None
-    max_audio_seconds: int | None
-    order: tuple[str, ...]
-    frame_rate: float | None
-
-
-def read_recipe(options: ModelOptions) -> Recipe:
-    """The arguments as values; UserError for one that the family does not take."""
-    values: dict[str, Any] = {name: _choice(options, name) for name in CHOICES}
-    values |= {name: options.flag(name, default) for name, default in FLAGS.items()}
-    values |= {name: options.args.get(name, "") for name in WORDS}
-    values |= {name: options.number(name) for name in NUMBERS}
-    recipe = Recipe(**values, order=_order(options), frame_rate=_rate(options))
-    if (recipe.pooling == "token") != bool(recipe.token):
-        raise UserError(
-            f"--model-arg pooling={recipe.pooling} with token={recipe.token or 'nothing'}: token=TOKEN, the token to append and"
-            " pool, goes with pooling=token alone; token= takes a preset's away"
-        )
-    for least, most in (("min_image_tokens", "max_image_tokens"), ("min_frame_tokens", "max_frame_tokens")):
-        if (values[least] or 0) > (values[most] or math.inf):
-            raise UserError(f"--model-arg {least}={values[least]}: must not exceed {most}={values[most]}")
-    if recipe.architecture and recipe.architecture not in ARCHITECTURES:
-        raise UserError(f"--model-arg architecture={recipe.architecture}: is one of {', '.join(ARCHITECTURES)}")
-    return recipe
-
-
-def _choice(options: ModelOptions, name: str) -> str:
-    values = CHOICES[name]
-    value = options.args.get(name, values[0])
-    if value not in values:
-        raise UserError(f"--model-arg {name}={value}: write {', '.join(values)}")
-    return value
-
-
-def _order(options: ModelOptions) -> tuple[str, ...]:
-    text = options.args.get("order", ",".join(PARTS))
-    order = tuple(text.split(","))
-    if sorted(order) != sorted(PARTS):
-        raise UserError(
-            f"--model-arg order={text}: write {', '.join(PARTS)} in the order wanted, with commas and no spaces"
-        )
-    return order
-
-
-def _rate(options: ModelOptions) -> float | None:
-    text = options.args.get("frame_rate")
-    if text is None:
-        return None
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < math.inf:
-        raise UserError(f"--model-arg frame_rate={text}: give the frames a second, such as 1 or 2.5")
-    return rate
-
-
-class _AddedToken(msgspec.Struct):
-    id: int
-    content: str
-
-
-class _TokenizerFile(msgspec.Struct):
-    added_tokens: list[_AddedToken] = []
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """How a medium stands in a prompt: ``token`` (number ``id``), once for each vector of it, between ``start`` and ``end``."""
-
-    id: int
-    token: str
-    start: str
-    end: str
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a checkpoint's JSON files say, as far as it shapes prompts and vectors."""
-
-    dimension: int
-    longest: int | None
-    template: str
-    marks: Mapping[str, Mark]
-    grid: Grid
-    image: Budget
-    frame: Budget
-    sampling_rate: int
-    audio_seconds: int
-    step: int
-    window: int
-
-
-def read_facts(spec: str, checkpoint: Checkpoint, kind: Architecture, recipe: Recipe) -> Facts:
-    """The facts of a checkpoint; UserError for what is missing."""
-    config = _body(checkpoint, kind)
-    core = config.get("vlm_config", config)
-    text = core.get("text_config", core)
-    tokens = _added_tokens(spec, checkpoint)
-    if recipe.token and recipe.token not in tokens.values():
-        raise UserError(f"--model-arg token={recipe.token}: {spec} has no such special token")
-    template = _chat_template(checkpoint)
-    if recipe.template == "chat" and not template:
-        raise UserError(f"{spec}: has no chat template: add chat_template.jinja, or give --model-arg template=none")
-    image = _processor_file(checkpoint, "image_processor", "preprocessor_config.json")
-    video = _processor_file(checkpoint, "video_processor", "video_preprocessor_config.json") or image
-    sound = _processor_file(checkpoint, "feature_extractor", "preprocessor_config.json")
-    grid = Grid(
-        int(image.get("patch_size") or kind.patch),
-        int(image.get("merge_size") or 2),
-        int(image.get("temporal_patch_size") or 2),
-    )
-    rate = int(sound.get("sampling_rate", 16000))
-    dimension = config.get("embedding_dim", 128) if kind.late else text.get("hidden_size")
-    if not isinstance(dimension, int):
-        raise UserError(f"{checkpoint.folder / 'config.json'}: does not say hidden_size, the length of a vector")
-    return Facts(
-        dimension=dimension,
-        longest=text.get("max_position_embeddings"),
-        template=template,
-        marks=_marks(spec, core, kind, tokens),
-        grid=grid,
-        image=_image_budget(image, recipe, grid),
-        frame=_frame_budget(video, kind, recipe, grid),
-        sampling_rate=rate,
-        audio_seconds=recipe.max_audio_seconds or int(sound.get("n_samples", 300 * rate)) // rate,
-        step=int(sound.get("hop_length", 160)),
-        window=int(sound.get("n_fft", 400)),
-    )
-
-
-def _body(checkpoint: Checkpoint, kind: Architecture) -> dict[str, Any]:
-    """The part of config.json that describes the model."""
-    config = checkpoint.json("config.json")
-    body: dict[str, Any] = config.get(kind.part, config) if kind.part else config
-    return body
-
-
-def _processor_file(checkpoint: Checkpoint, part: str, file: str) -> dict[str, Any]:
-    """A processor's options: from a file of its own, or from its part of processor_config.json."""
-    own = checkpoint.json("processor_config.json").get(part)
-    return own if isinstance(own, dict) else checkpoint.json(file)
-
-
-def _chat_template(checkpoint: Checkpoint) -> str:
-    """The checkpoint's own chat template, "" where it has none."""
-    if checkpoint.has("chat_template.jinja"):
-        return (checkpoint.folder / "chat_template.jinja").read_text("utf-8")
-    for file in ("chat_template.json", "processor_config.json", "tokenizer_config.json"):
-        found = checkpoint.json(file).get("chat_template")
-        if isinstance(found, list):
-            found = next((entry["template"] for entry in found if entry.get("name") == "default"), None)
-        if isinstance(found, str):
-            return found
-    return ""
-
-
-def _added_tokens(spec: str, checkpoint: Checkpoint) -> dict[int, str]:
-    path = checkpoint.folder / "tokenizer.json"
-    if not path.is_file():
-        raise UserError(f"{spec}: has no tokenizer.json: save the tokenizer with transformers 5 beside the weights")
-    try:
-        content = msgspec.json.decode(path.read_bytes(), type=_TokenizerFile)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise UserError(f"{path}: cannot be read as a tokenizer: {error}") from None
-    return {token.id: token.content for token in content.added_tokens}
-
-
-_MARKS = {
-    "image": (("image_token_id", "image_token_index"), 151655, "vision"),
-    "video": (("video_token_id", "video_token_index"), 151656, "vision"),
-    "audio": (("audio_token_id", "audio_token_index"), 151646, "audio"),
-}
-"""Modality to the names of its token in config.json, the number where none is there, and the kind of its start and end."""
-_BORDERS = {
-    "vision_start_token_id": 151652,
-    "vision_end_token_id": 151653,
-    "audio_start_token_id": 151647,
-    "audio_end_token_id": 151648,
-}
-
-
-def _marks(spec: str, config: Mapping[str, Any], kind: Architecture, tokens: Mapping[int, str]) -> dict[str, Mark]:
-    def content(number: int) -> str:
-        if number not in tokens:
-            raise UserError(
-                f"{spec}: tokenizer.json has no token {number}, which config.json means to stand for a medium"
-            )
-        return tokens[number]
-
-    marks = {}
-    for modality in (part for part in PARTS if part in _MARKS and part in kind.modalities):
-        names, default, border = _MARKS[modality]
-        number = int(next((config[name] for name in names if name in config), default))
-        start, end = (
-            content(int(config.get(name, _BORDERS[name])))
-            for name in (f"{border}_start_token_id", f"{border}_end_token_id")
-        )
-        marks[modality] = Mark(number, content(number), start, end)
-    return marks
-
-
-def _pixels(file: Mapping[str, Any], least: int, most: int) -> tuple[int, int]:
-    """The budget that a processor's file states, in pixels."""
-    size = file.get("size") or {}
-    return (
-        int(file.get("min_pixels") or size.get("shortest_edge") or least),
-        int(file.get("max_pixels") or size.get("longest_edge") or most),
-    )
-
-
-def _image_budget(file: Mapping[str, Any], recipe: Recipe, grid: Grid) -> Budget:
-    least, most = _pixels(file, 4 * grid.side**2, 1280 * grid.side**2)
-    return _bounded(least, most, recipe.min_image_tokens, recipe.max_image_tokens, grid)
-
-
-def _frame_budget(file: Mapping[str, Any], kind: Architecture, recipe: Recipe, grid: Grid) -> Budget:
-    least, most = _pixels(file, 128 * grid.side**2, 768 * grid.side**2)
-    # Each step in time of a clip is made of several frames.
-    clip = None if recipe.max_video_tokens is None else recipe.max_video_tokens * grid.frames * grid.side**2
-    if kind.clip_budget:
-        if clip is None and recipe.max_frame_tokens is None:
-            clip = most
-        least = min(least, 4 * grid.side**2)
-    return replace(_bounded(least, most, recipe.min_frame_tokens, recipe.max_frame_tokens, grid), clip=clip)
-
-
-def _bounded(least: int, most: int, min_tokens: int | None, max_tokens: int | None, grid: Grid) -> Budget:
-    """A budget of pixels with the user's tokens in place of the file's; where only one end is given, the other yields."""
-    least = least if min_tokens is None else min_tokens * grid.side**2
-    most = most if max_tokens is None else max_tokens * grid.side**2
-    if least > most and min_tokens is None:
-        least = most
-    return Budget(least, max(least, most))
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Prepared:
-    """One item as the model takes it. ``ids``: int64 tokens. ``cut``: how many of the text's are left out."""
-
-    ids: NDArray[np.int64]
-    cut: int
-    pictures: Sequence[Patches]
-    clips: Sequence[Patches]
-    clip_seconds: Sequence[float]
-    sounds: Sequence[NDArray[np.float32]]
-
-    @property
-    def frame_tokens(self) -> int:
-        return max((patches.frame_tokens for patches in (*self.pictures, *self.clips)), default=0)
 
 
 class VisionLanguage:
@@ -527,8 +133,8 @@ class VisionLanguage:
         return Encoded(vectors, tokens_cut=[one.cut for one in prepared], frame_tokens=seen)
 
     @cached_property
-    def _network(self) -> _Network:
-        return _Network(self._spec, self._checkpoint, self._adapter, self._kind, self._recipe, self.dtype, self.device)
+    def _network(self) -> Network:
+        return Network(self._spec, self._checkpoint, self._adapter, self._kind, self._recipe, self.dtype, self.device)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -548,7 +154,7 @@ class VisionLanguage:
         library = require("transformers", EXTRA)
         return library.WhisperFeatureExtractor.from_pretrained(str(self._checkpoint.folder), local_files_only=True)
 
-    def _prepare(self, item: DecodedItem, role: Role) -> _Prepared:
+    def _prepare(self, item: DecodedItem, role: Role) -> Prepared:
         if not self.supports(item.modalities):
             raise ValueError(
                 f"item {item.id} has {', '.join(sorted(item.modalities)) or 'nothing'}, which cannot be embedded"
@@ -575,7 +181,7 @@ class VisionLanguage:
                 mark = facts.marks["image"]
                 inserts.setdefault("image", []).append(mark.token * pictures[-1].tokens)
         ids, cut = self._tokens(item, role, inserts)
-        return _Prepared(ids, cut, pictures, clips, clip_seconds, sounds)
+        return Prepared(ids, cut, pictures, clips, clip_seconds, sounds)
 
     def _parts(self, item: DecodedItem) -> Iterator[Samples | Frames | tuple[Any, Budget]]:
         """The item's media in the order in which the model meets them."""
@@ -808,199 +414,3 @@ def load(name: str, options: ModelOptions) -> VisionLanguage:
     kind = ARCHITECTURES[model_type]
     options = replace(options, args={**kind.defaults, **options.args})
     return VisionLanguage(spec, checkpoint, kind, read_recipe(options), options)
-
-
-def sound_tokens(frames: int) -> int:
-    """Tokens that Qwen2.5-Omni makes of so many frames of a spectrogram: two halvings, the second without overlap."""
-    return ((frames - 1) // 2 + 1 - 2) // 2 + 1
-
-
-class _Network:
-    """The weights, and the way from prepared items to vectors."""
-
-    def __init__(
-        self,
-        spec: str,
-        checkpoint: Checkpoint,
-        adapter: Checkpoint | None,
-        kind: Architecture,
-        recipe: Recipe,
-        dtype: str,
-        device: str,
-    ) -> None:
-        self._torch = require("torch", EXTRA)
-        check_device(device)
-        self._kind, self._recipe, self._device = kind, recipe, device
-        whole = _pretrained(spec, checkpoint, kind, recipe, getattr(self._torch, dtype))
-        if adapter is not None:
-            _merge_adapter(whole, adapter)
-        if recipe.bidirectional:
-            _see_both_ways(whole)
-        # The head that predicts words is the largest matrix of a small model, and no vector needs it.
-        self._model: Any = (whole if kind.late else whole.model).eval().to(device)
-
-    def embed(self, items: Sequence[_Prepared]) -> NDArray[np.floating] | BFloat16 | Ragged:
-        """One vector for each item, or one for each token of each."""
-        torch = self._torch
-        lengths = [len(one.ids) for one in items]
-        with exact_arithmetic():
-            output = self._model(**self._inputs(items), use_cache=False)
-            states = output.embeddings if self._kind.late else output.last_hidden_state
-            if self._kind.late:
-                values = torch.cat([state[:length] for state, length in zip(states, lengths, strict=True)])
-                return Ragged(as_vectors(values), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-            vectors = self._pooled(states, lengths)
-            if self._recipe.normalise:
-                vectors = torch.nn.functional.normalize(vectors, dim=-1)
-            return as_vectors(vectors)
-
-    def _pooled(self, states: Any, lengths: Sequence[int]) -> Any:
-        if self._recipe.pooling != "mean":
-            return self._torch.stack([state[length - 1] for state, length in zip(states, lengths, strict=True)])
-        # In float32, as a sum of many bfloat16 numbers loses the small ones.
-        means = [state[:length].float().mean(dim=0) for state, length in zip(states, lengths, strict=True)]
-        return self._torch.stack(means).to(states.dtype)
-
-    def _inputs(self, items: Sequence[_Prepared]) -> dict[str, Any]:
-        """The arguments of the model; padding is on the right, so that positions do not depend on the other items."""
-        torch = self._torch
-        longest = max(len(one.ids) for one in items)
-        ids = np.zeros((len(items), longest), np.int64)
-        mask = np.zeros((len(items), longest), np.int64)
-        for row, one in enumerate(items):
-            ids[row, : len(one.ids)], mask[row, : len(one.ids)] = one.ids, 1
-        inputs = {"input_ids": self._tensor(ids), "attention_mask": self._tensor(mask)}
-        if self._recipe.positions == "sequential":
-            inputs["position_ids"] = torch.arange(longest, device=self._device).expand(3, len(items), longest)
-        inputs |= self._visual(items)
-        if self._kind.typed and len(inputs) > 2:
-            inputs["mm_token_type_ids"] = self._types(inputs)
-        return inputs | self._clock(items) | self._sound(items)
-
-    def _visual(self, items: Sequence[_Prepared]) -> dict[str, Any]:
-        inputs = {}
-        for name, grid, lists in (
-            ("pixel_values", "image_grid_thw", [one.pictures for one in items]),
-            ("pixel_values_videos", "video_grid_thw", [one.clips for one in items]),
-        ):
-            patches = [one for several in lists for one in several]
-            if not patches:
-                continue
-            values = [self._tensor(one.values) for one in patches]
-            inputs[name] = (
-                self._torch.nn.utils.rnn.pad_sequence(values, True) if self._kind.late else self._torch.cat(values)
-            )
-            inputs[grid] = self._tensor(np.asarray([one.thw for one in patches], np.int64))
-        return inputs
-
-    def _types(self, inputs: Mapping[str, Any]) -> Any:
-        """The kind of each token: 1 for a picture's, 2 for a clip's, 0 for others."""
-        config, ids = self._model.config, inputs["input_ids"]
-        types = self._torch.zeros_like(ids)
-        if "pixel_values" in inputs:
-            types[ids == config.image_token_id] = 1
-        if "pixel_values_videos" in inputs:
-            types[ids == config.video_token_id] = 2
-        return types
-
-    def _clock(self, items: Sequence[_Prepared]) -> dict[str, Any]:
-        seconds = [second for one in items for second in one.clip_seconds]
-        if not seconds or self._kind.clock in ("", "text"):
-            return {}
-        return {self._kind.clock: self._tensor(np.asarray(seconds, np.float32))}
-
-    def _sound(self, items: Sequence[_Prepared]) -> dict[str, Any]:
-        sounds = [sound for one in items for sound in one.sounds]
-        if not sounds:
-            return {}
-        longest = max(sound.shape[1] for sound in sounds)
-        features = np.stack([np.pad(sound, ((0, 0), (0, longest - sound.shape[1]))) for sound in sounds])
-        mask = np.stack([np.arange(longest) < sound.shape[1] for sound in sounds]).astype(np.int64)
-        dtype = next(self._model.parameters()).dtype
-        return {"input_features": self._tensor(features).to(dtype), "feature_attention_mask": self._tensor(mask)}
-
-    def _tensor(self, values: NDArray[Any]) -> Any:
-        return self._torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
-
-
-def _pretrained(spec: str, checkpoint: Checkpoint, kind: Architecture, recipe: Recipe, dtype: Any) -> Any:
-    """The model with all its weights; UserError where the checkpoint lacks any."""
-    library = require("transformers", EXTRA)
-    check_safetensors(spec, checkpoint.folder)
-    with loading(spec, checkpoint.folder), _quiet():
-        config = getattr(library, kind.config).from_dict(_body(checkpoint, kind))
-        model, report = getattr(library, kind.model).from_pretrained(
-            str(checkpoint.folder),
-            config=config,
-            dtype=dtype,
-            attn_implementation=recipe.attention,
-            use_safetensors=True,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    lacking = sorted({*report["missing_keys"], *(str(key) for key in report["mismatched_keys"])} - {"lm_head.weight"})
-    if lacking:
-        raise UserError(
-            f"{spec}: {len(lacking)} weights of {kind.model} are not in {checkpoint.folder}, the first {lacking[0]}:"
-            " fetch the checkpoint again, or name the right --model-arg architecture"
-        )
-    return model
-
-
-def _see_both_ways(model: Any) -> None:
-    """Let every token of the text model attend to every other."""
-    for module in model.modules():
-        if getattr(module, "is_causal", None) is True:
-            # The config, which the text model shares, decides the mask; flash attention has none and asks the module.
-            module.is_causal = module.config.is_causal = False
-
-
-def _merge_adapter(model: Any, adapter: Checkpoint) -> None:
-    """Add a LoRA adapter to the weights: W + scale * B A (Hu et al., 2022); UserError for another kind of adapter."""
-    torch = require("torch", EXTRA)
-    files = require("safetensors.torch", EXTRA)
-    config = adapter.json("adapter_config.json")
-    path = adapter.folder / "adapter_model.safetensors"
-    odd = [name for name in ("use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern") if config.get(name)]
-    if config.get("peft_type") != "LORA" or odd or not path.is_file():
-        why = (
-            f"it sets {odd[0]}"
-            if odd
-            else "adapter_config.json and adapter_model.safetensors must be there and say LORA"
-        )
-        raise UserError(f"--model-arg adapter={adapter.name}: is not a plain LoRA adapter: {why}")
-    scale = config["lora_alpha"] / (math.sqrt(config["r"]) if config.get("use_rslora") else config["r"])
-    weights = files.load_file(path)
-    modules = {_plain_path(name): module for name, module in model.named_modules()}
-    used = set()
-    for name, down in weights.items():
-        target, found, _ = name.removeprefix("base_model.model.").partition(".lora_A")
-        if not found:
-            continue
-        module = modules.get(_plain_path(target))
-        up = weights.get(name.replace("lora_A", "lora_B"))
-        if module is None or up is None or tuple(module.weight.shape) != (len(up), down.shape[1]):
-            raise UserError(f"--model-arg adapter={adapter.name}: {name} fits no layer of the model")
-        with torch.no_grad():
-            module.weight += (scale * (up.float() @ down.float())).to(module.weight)
-        used |= {name, name.replace("lora_A", "lora_B")}
-    if not used or used != set(weights):
-        rest = next(iter(set(weights) - used), "no weight")
-        raise UserError(f"--model-arg adapter={adapter.name}: holds {rest}, which is no part of a plain LoRA adapter")
-
-
-def _plain_path(name: str) -> str:
-    """A layer's name without the wrappers that versions of the library put around the text model."""
-    return ".".join(part for part in name.split(".") if part not in ("model", "language_model", "base_layer"))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers from printing what it reports of the weights; what matters of it becomes an error."""
-    logging = require("transformers.utils.logging", EXTRA)
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
