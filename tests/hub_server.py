@@ -1,7 +1,8 @@
 """A small Hugging Face hub on loopback: what its library asks of the true one, and ways to fail.
 
 ``/api/datasets/REPO[/revision/REV]``, ``/api/datasets/REPO/tree/REV`` in pages, and ``/datasets/REPO/resolve/REV/PATH`` by HEAD and
-GET, whole and by Range. Large files are redirected to a second server, as to a store of blobs that is not the hub.
+GET, whole and by Range; models likewise, at ``/api/models/REPO`` and ``/REPO/resolve``. Large files are redirected to a second
+server, as to a store of blobs that is not the hub.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def git_digest(content: bytes) -> str:
 
 @dataclass
 class Repo:
-    """A data set: its commits, the newest last."""
+    """A data set or model: its commits, the newest last."""
 
     commits: dict[str, dict[str, bytes]]
     licence: str = "mit"
@@ -148,8 +149,8 @@ def _handler(hub: Hub, name: str) -> type[BaseHTTPRequestHandler]:
             if name == "store":
                 content = hub.blob(path.removeprefix("/blob/"))
                 return self.missing("EntryNotFound") if content is None else self.content(content, {})
-            api = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path)
-            file = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+            api = re.fullmatch(r"/api/(?:datasets|models)/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path)
+            file = re.fullmatch(r"(?:/datasets)?/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
             if not api and not file:
                 return self.missing("")
             repo = hub.repos.get((api or file)[1])  # type: ignore[index]
@@ -171,6 +172,7 @@ def _handler(hub: Hub, name: str) -> type[BaseHTTPRequestHandler]:
                 "sha": commit,
                 "tags": [f"license:{repo.licence}"] if repo.licence else [],
                 "gated": False,
+                "siblings": [{"rfilename": file} for file in files],
             }  # type: ignore[index]
             return self.answer(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
 

@@ -140,6 +140,7 @@ def test_what_a_model_must_not_give(what: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"^model letters: .*{says}"):
         run(model, tmp_path)
     assert model.seen == [["i0", "i1"], ["i2", "i3"]]
+    assert len(list(tmp_path.rglob("*.index"))) == 1  # its segment is closed
     after, store = run(Letters(), tmp_path)
     assert (after.now, len(store)) == (4, 6)
 
@@ -344,10 +345,16 @@ def test_a_stored_vector_stays_whatever_is_embedded_beside_it_later(tmp_path: Pa
     for extra in (["ccc"], ["ccc", "dddd"], ["eeeee"]):  # other batches around the same items
         again, store = run(Padded(), tmp_path, ["a", "bb", *extra], 10)
         assert again.now == 2 + len(extra)
+        assert len(store) == len(
+            {*store.find(Plan(Padded()).add(TEXTS, "query", "", MediaPolicy(), "none")).tolist()} - {-1}
+        )
         keys = Plan(Padded()).add([Item("", text="a"), Item("", text="bb")], "query", "", MediaPolicy(), "none")
         for seen in (store, Store(tmp_path, "letters-1", 4, "letters")):
             table, rows = seen.vectors(seen.find(keys))
             np.testing.assert_array_equal(table[rows], before)
+
+
+TEXTS = [Item("", text=text) for text in ("a", "bb", "ccc", "dddd", "eeeee", "not there")]
 
 
 def test_progress_counts_items(tmp_path: Path) -> None:

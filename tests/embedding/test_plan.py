@@ -110,9 +110,9 @@ def test_no_part_runs_into_the_next() -> None:
     """A text that holds the bytes of what follows it is another content."""
     pictures = (str(number).encode() for number in itertools.count())
     picture, digest = next((one, digest) for one in pictures if (digest := as_text(Contents()._medium(one))))
-    crafted = f"a\0\0image{digest}\0\0"
-    contents = {Contents().digest(item) for item in (Item("1", text=crafted), Item("2", text="a", image=picture))}
-    assert len(contents) == 2
+    crafted = [f"a{gap}image{digest}{gap}" for gap in ("", "\0\0")]
+    contents = {Contents().digest(item) for item in (*texts(*crafted), Item("", text="a", image=picture))}
+    assert len(contents) == 3
     parts = [
         Item("1", text="ab"),
         Item("2", text="a"),

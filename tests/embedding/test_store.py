@@ -427,6 +427,20 @@ def test_two_that_open_a_dead_segment_at_once_both_check_it(tmp_path: Path) -> N
         assert store_module._is_free(file)
         store = opened(tmp_path)
     assert len(store) == 2
+    assert path.with_suffix(".index").exists()
+
+
+def test_a_live_segment_is_checked_too(tmp_path: Path) -> None:
+    """Over a network, rows may be seen before the vectors that they name."""
+    store, keys = opened(tmp_path), some_keys(4)
+    for start in (0, 2):
+        store.append(keys[start : start + 2], made(2, 3, "float32", start))
+    (path,) = store.folder.glob("*.vectors")
+    with path.open("r+b") as file:
+        file.seek(-24, os.SEEK_END)
+        file.write(bytes(24))
+    np.testing.assert_array_equal(opened(tmp_path).find(keys) >= 0, [True, True, False, False])
+    assert not path.with_suffix(".index").exists()
 
 
 def torn_store(folder: Path, appends: int, ragged: bool = False) -> tuple[Path, list[tuple[int, int]]]:

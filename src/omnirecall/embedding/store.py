@@ -379,12 +379,11 @@ def opened(path: Path) -> Segment | None:
     segment = _from_index(path)
     if segment is not None:
         return segment
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:  # where nothing can be written, it is read from its rows each time
         dead = _is_free(file)
         segment = _from_rows(path, checked=True)
         if dead and segment is not None:
-            with suppress(OSError):  # where nothing can be written, it is read from its rows each time
-                _close_for_the_dead(path, segment)
+            _close_for_the_dead(path, segment)
     return segment
 
 
