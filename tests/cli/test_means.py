@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from omnirecall.protocol.cards import read_card, shipped_card
 from omnirecall.protocol.published.rows import read_published
 from omnirecall.protocol.suites import mean_values
 from omnirecall.results.record import ModelRecord, Run, TaskRecord, write_run
+from omnirecall.results.scores import MeasureValue
 
 ABOVE_CMRB = {"T", "FG", "TXT", "AVG_D", "AVG_A"}
 
@@ -81,16 +81,23 @@ def run_without(folder: Path, left_out: str) -> Path:
     card = read_card(shipped_card("uvrb"))
     values = {name: value for name, value in uvrb_row().items() if name != left_out}
     records = {
-        name: TaskRecord(status="ok", measure=str(card.task(name).measure), value=value)
+        name: TaskRecord(
+            status="ok",
+            measure=str(card.task(name).measure),
+            value=value,
+            measures={str(card.task(name).measure): MeasureValue(value, value, value, (value - 0.01, value + 0.01))},
+        )
         for name, value in values.items()
     }
+    means = mean_values(card.means, values)
     run = Run(
         omnirecall="0",
         suite="uvrb",
         card=card.revision,
         model=ModelRecord(name="m", fingerprint="f", dimension=2, modalities=("text",)),
-        tasks={name: msgspec.structs.replace(record, measures={}) for name, record in records.items()},
-        means=mean_values(card.means, values),
+        tasks=records,
+        means=means,
+        mean_intervals={name: (mean.value, mean.value) for name, mean in means.items() if mean.value is not None},
     )
     write_run(folder, run)
     return folder
