@@ -45,6 +45,7 @@ KEY_BYTES = 16
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 TABLE_FILE = "table.json"
 _IDLE = 86_400
+_BLOCK = 1 << 16
 
 Keys = NDArray[np.uint64]
 """Keys as pairs of numbers, shape (n, 2)."""
@@ -66,7 +67,12 @@ class Note:
 
 def as_keys(digests: Iterable[bytes | bytearray]) -> Keys:
     """16-byte digests as keys, shape (n, 2)."""
-    return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2).astype(np.uint64, copy=False)
+    return joined_keys(b"".join(digests))
+
+
+def joined_keys(digests: bytes | bytearray) -> Keys:
+    """16-byte digests end to end as keys, shape (n, 2), where they lie."""
+    return np.frombuffer(digests, "<u8").reshape(-1, 2).astype(np.uint64, copy=False)
 
 
 def no_keys() -> Keys:
@@ -130,10 +136,12 @@ class Store:
     def find(self, keys: Keys) -> Ints:
         """The row of each key, or -1 where it is absent; int64 of shape (n,)."""
         rows = np.full(len(keys), -1, np.int64)
-        for start, segment in zip(self._starts, self._segments, strict=False):
-            open_ = np.flatnonzero(rows < 0)
-            found = segment.find(keys[open_])
-            rows[open_] = np.where(found >= 0, found + start, -1)
+        for begin in range(0, len(keys), _BLOCK):  # so that it takes no memory but its result
+            part, some = rows[begin : begin + _BLOCK], keys[begin : begin + _BLOCK]
+            for start, segment in zip(self._starts, self._segments, strict=False):
+                open_ = np.flatnonzero(part < 0)
+                found = segment.find(some[open_])
+                part[open_] = np.where(found >= 0, found + start, -1)
         return rows
 
     def vectors(self, rows: Ints, dimensions: int | None = None) -> Any:
@@ -169,17 +177,20 @@ class Store:
             base += len(segment.values)
         return starts, counts
 
-    def notes(self, rows: Ints) -> tuple[Ints, Ints, list[str]]:
+    def notes(self, rows: Ints) -> tuple[NDArray[np.int32], NDArray[np.int32], list[str]]:
         """``tokens_cut`` and ``frame_tokens`` of each row, and the warnings, each once."""
-        cut, frames = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+        cut, frames = np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32)
         warnings: dict[str, None] = {}
-        owner = np.searchsorted(self._starts, rows, side="right") - 1
-        for number, segment in enumerate(self._segments):
-            mine = owner == number
-            local = rows[mine] - self._starts[number]
-            cut[mine], frames[mine] = segment.tokens_cut[local], segment.frame_tokens[local]
-            said = np.fromiter(segment.warnings, np.int64)
-            warnings |= {text: None for row in said[np.isin(said, local)].tolist() for text in segment.warnings[row]}
+        for begin in range(0, len(rows), _BLOCK):
+            some, part = rows[begin : begin + _BLOCK], slice(begin, begin + _BLOCK)
+            owner = np.searchsorted(self._starts, some, side="right") - 1
+            for number, segment in enumerate(self._segments):
+                mine = owner == number
+                local = some[mine] - self._starts[number]
+                cut[part][mine], frames[part][mine] = segment.tokens_cut[local], segment.frame_tokens[local]
+                said = np.fromiter(segment.warnings, np.int64)
+                here = said[np.isin(said, local)].tolist()
+                warnings |= {text: None for row in here for text in segment.warnings[row]}
         return cut, frames, list(warnings)
 
     def append(self, keys: Keys, vectors: Vectors, notes: Sequence[Note] = ()) -> None:

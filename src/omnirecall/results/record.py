@@ -17,6 +17,9 @@ from omnirecall.protocol.measures import RankedJudgments
 from omnirecall.protocol.suites import Mean, MeanValue
 from omnirecall.results.scores import MeasureValue
 
+ROW_GROUP = 16_384
+"""Queries that are read together: a page of a large task needs only some of them."""
+
 Status = Literal["ok", "unsupported", "no-data", "failed"]
 
 
@@ -135,12 +138,12 @@ def rank_table(table: RankTable, extra: Mapping[str, Any] | None = None) -> pa.T
 def write_parquet(path: Path, table: pa.Table) -> None:
     """Write a table whole or not at all."""
     with whole_file(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP)
 
 
 def read_ranked(path: Path) -> RankedJudgments:
     """The counts of a task's parquet, from which every measure can be computed again."""
-    return ranked_of(pq.read_table(path, columns=list(RANKED_COLUMNS)))
+    return ranked_of(pq.ParquetFile(path).read(columns=list(RANKED_COLUMNS)))
 
 
 RANKED_COLUMNS = ("pool_size", "grades", "greater", "tied")
