@@ -5,10 +5,10 @@
     python benchmarks/pipeline.py --part warm --keep FOLDER     the first run of the starter suite stays there
 
 Parts: overhead (embedding and a whole run over the bare loop that feeds the same model the same decoded batches), warm (the starter
-suite once more, the whole command), dedup (items asked for over distinct items), store (append, open, read, beside a plain write,
-safetensors, npy memmap and parquet), scale (items a second, local and with one and two Ray actors), memory (peak of a whole run by
-stage, 10 thousand and 1 million items), lookup (100,000 items that are stored), paper (M-BEIR union and 100 million candidates, from
-rates measured here).
+suite once more, the whole command), dedup (items asked for over distinct items), store (append, open and read, beside a plain
+write, safetensors, npy memmap and parquet), scale (items a second, local and with one and two Ray actors), memory (peak of a whole
+run by stage, 10 thousand and 1 million items), lookup (100,000 items that are stored), paper (M-BEIR union and 100 million
+candidates, from rates measured here).
 
 Methods take turns in every round; a ratio is over the first method of the same round, and the tables give its median, least and
 most. CPU is the time of all threads of the process, which other work on the machine disturbs less than the clock does.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import io
+import itertools
 import json
 import os
 import platform
@@ -49,7 +49,7 @@ BLOCK = 4096
 
 @dataclass
 class Hashing:
-    """Vectors from the hash of a text, some 500,000 a second; with ``rate``, a device that embeds so many and leaves the CPU free."""
+    """Vectors from the hash of a text; with ``rate``, as from a device that embeds so many a second and leaves the CPU free."""
 
     name: str = "hashing"
     dimension: int = 64
@@ -290,7 +290,7 @@ def warm(chosen: argparse.Namespace) -> None:
         once()  # hashes of files just made are not remembered at once
         cpu.clear()
         again = [once() for _ in range(chosen.rounds)]
-        bare = [once([sys.executable, "-c", "import omnirecall.evaluation, torch"]) for _ in range(chosen.rounds)]
+        bare = [once([sys.executable, "-c", "import omnirecall.evaluation"]) for _ in range(chosen.rounds)]
     finally:
         if chosen.keep is None:
             shutil.rmtree(folder)
@@ -385,7 +385,7 @@ def append_in_turn(rows: int, width: int, batch: int, rounds: int) -> None:
         f"\nstore: {rows:,} x {width} bfloat16 ({size / 1e9:.2f} GB) in batches of {batch:,}, fsync at the end, {rounds} rounds"
     )
     print(
-        f"  {'':12} {'append MB/s':>11}   over plain, least, most   {'CPU s':>6} {'open, find 2,000, hand over':>28} {'read all GB/s':>14}"
+        f"  {'':12} {'append MB/s':>11}   over plain, least, most   {'CPU s':>6} {'open and find 2,000':>20} {'read, GB/s':>11}"
     )
     plain = [one.wall for one in taken["plain"]]
     for name, costs in taken.items():
@@ -395,7 +395,7 @@ def append_in_turn(rows: int, width: int, batch: int, rounds: int) -> None:
         rate = size / statistics.median(read[name]) / 1e9
         print(
             f"  {name:12} {size / statistics.median(wall) / 1e6:11,.0f}   {speed}   {statistics.median(o.cpu for o in costs):6.2f}"
-            f" {ready:>28} {rate:14.2f}",
+            f" {ready:>20} {rate:11.2f}",
             flush=True,
         )
 
@@ -612,7 +612,7 @@ def memory(chosen: argparse.Namespace) -> None:
             task = text_task(folder / "task", count, most=12, queries=1000)
             peaks[count] = watched(task, folder / "runs")
     print(
-        f"\nmemory: a whole run on own data, short texts, a hashing model of 64 dimensions; MB of anonymous memory at most (RssAnon)"
+        "\nmemory: a whole run on own data, short texts, a hashing model of 64 dimensions; most anonymous memory (RssAnon), MB"
     )
     print(f"  {'stage':14} {few:>12,} {many:>12,} {'bytes an item more':>19}")
     for stage in peaks[many].stages:
@@ -645,7 +645,6 @@ def watched(task: Path, out: Path) -> Peaks:
     """Run a task in a process of its own and look at its memory a thousand times a second."""
     command = [sys.executable, __file__, "--one-run", str(task), str(out)]
     samples: list[tuple[float, int]] = []
-    begin = time.monotonic()
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     while child.poll() is None:
         try:
@@ -656,7 +655,7 @@ def watched(task: Path, out: Path) -> Peaks:
     said = json.loads(child.communicate()[0].splitlines()[-1])
     marks = [*said["marks"], ["", float("inf")]]
     peaks = Peaks(high_water=said["high_water"], seconds=said["seconds"], anonymous=max(size for _, size in samples))
-    for (stage, start), (_, stop) in zip(marks, marks[1:], strict=False):
+    for (stage, start), (_, stop) in itertools.pairwise(marks):
         inside = [size for when, size in samples if start <= when < stop]
         if inside:
             peaks.stages[stage] = max(peaks.stages.get(stage, 0), *inside)
@@ -729,11 +728,9 @@ def lookup(chosen: argparse.Namespace) -> None:
     print(f"\nlookup: {count:,} stored texts, {2 * chosen.rounds} rounds")
     print(f"  {'':14} {'seconds':>8} {'least':>7} {'most':>7} {'CPU':>7} {'us an item':>11}")
     for name, costs in taken.items():
-        wall = [one.wall for one in costs]
-        cpu = min(one.cpu for one in costs)
-        print(
-            f"  {name:14} {statistics.median(wall):8.3f} {min(wall):7.3f} {max(wall):7.3f} {cpu:7.3f} {min(wall) / count * 1e6:11.2f}"
-        )
+        wall, cpu = [one.wall for one in costs], min(one.cpu for one in costs)
+        said = f"{statistics.median(wall):8.3f} {min(wall):7.3f} {max(wall):7.3f} {cpu:7.3f}"
+        print(f"  {name:14} {said} {min(wall) / count * 1e6:11.2f}")
 
 
 # (f) Papers.
@@ -741,7 +738,7 @@ def lookup(chosen: argparse.Namespace) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Seconds an item to read and plan, to order and to find; bytes a second appended and an item in the index; products a second."""
+    """Seconds an item to read, plan, order and find; bytes a second appended, an item in the index; multiply-adds a second."""
 
     read: float
     plan: float
@@ -756,11 +753,11 @@ class Rates:
 def paper(chosen: argparse.Namespace) -> None:
     """What two large runs come to."""
     rates = measured_rates(chosen)
-    print("\npaper: from rates measured now, on one process")
     print(
-        f"  read and check {rates.read * 1e6:.1f} us a row, plan {rates.plan * 1e6:.1f}, order {rates.order * 1e6:.2f}, find"
-        f" {rates.find * 1e6:.2f}; append {rates.append / 1e6:,.0f} MB/s; {rates.keys_and_index:.0f} bytes of keys and index an item;"
-        f" {rates.multiply / 1e9:,.0f} billion multiply-adds a second when ranking"
+        f"\npaper: from rates measured now, in one process: {rates.read * 1e6:.1f} us to read and check a row,"
+        f" {rates.plan * 1e6:.1f} to plan it, {rates.order * 1e6:.2f} to order, {rates.find * 1e6:.2f} to find;"
+        f"\n  {rates.append / 1e6:,.0f} MB/s appended, {rates.keys_and_index:.0f} bytes of keys and index an item,"
+        f" {rates.multiply / 1e9:,.0f} billion multiply-adds a second in ranking"
     )
     cases = {"M-BEIR union": (5_600_000, 190_000), "100 million": (100_000_000, 10_000)}
     width = 768
@@ -789,7 +786,6 @@ def paper(chosen: argparse.Namespace) -> None:
 def measured_rates(chosen: argparse.Namespace) -> Rates:
     """Rates at a size that takes seconds, the least of a few rounds each."""
     from omnirecall.embedding.plan import Plan
-    from omnirecall.embedding.store import Store
     from omnirecall.protocol.suites import MediaPolicy
     from omnirecall.ranking import rank
     from omnirecall.sources.load import load_suite, read_task
@@ -833,7 +829,7 @@ def measured_rates(chosen: argparse.Namespace) -> Rates:
                 3,
             ).items()
         }
-    sizes = (chosen.few, count)
+    sizes = (count, 3 * count)  # large enough for buffers of a fixed size to be full
     peaks = []
     for size in sizes:
         with scratch() as folder:
@@ -872,7 +868,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=list(PARTS), action="append", help="may be given several times")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--texts", type=int, default=2_000, help="texts for MiniLM")
+    parser.add_argument("--texts", type=int, default=1_000, help="texts for MiniLM")
     parser.add_argument("--pictures", type=int, default=200)
     parser.add_argument("--rows", type=int, default=1_000_000, help="vectors for the store")
     parser.add_argument("--few", type=int, default=10_000, help="items of the smaller run whose memory is watched")

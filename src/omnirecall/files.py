@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+fcntl: Any = None
+with suppress(ImportError):  # Windows has none
+    import fcntl
+
+_IDLE = 86_400
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; renamed over it, after fsync, when the block ends well, else removed."""
+    """A temporary path beside ``path``; renamed over it, after fsync, when the block ends well, else removed.
+
+    What processes that were killed have left beside ``path`` is removed first.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        if left_behind(left):
+            left.unlink(missing_ok=True)
+    handle, temporary = _held(path)
     try:
         yield temporary
         _fsync(temporary)
@@ -27,6 +39,31 @@ def whole_file(path: Path) -> Iterator[Path]:
         _fsync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def left_behind(temporary: Path) -> bool:
+    """Whether the process that began a temporary file is gone; where files cannot be locked, one idle for a day counts as such."""
+    try:
+        with temporary.open("rb") as file:
+            if fcntl is None:
+                return time.time() - os.fstat(file.fileno()).st_mtime > _IDLE
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except OSError:
+        return False
+
+
+def _held(path: Path) -> tuple[int, Path]:
+    """A new temporary file beside ``path``, with a lock that tells others that its process lives."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        if fcntl is not None:
+            with suppress(OSError):  # file systems without locks
+                fcntl.flock(handle, fcntl.LOCK_SH)
+        if os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)  # taken for a leftover before it was locked
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -71,8 +71,8 @@ def test_the_readme_shows_the_table_that_it_prints(demo: Demo) -> None:
     rows, printed = _cells(shown), _cells(report)
     assert rows.keys() == printed.keys()
     for name, cells in rows.items():
-        assert cells[:-2] == printed[name][:-2]
-        assert float(cells[-2].strip("*")) == pytest.approx(float(printed[name][-2].strip("*")), abs=3)
+        assert cells[:-3] == printed[name][:-3]
+        assert float(cells[-3].strip("*")) == pytest.approx(float(printed[name][-3].strip("*")), abs=3)
         assert cells[-1] == printed[name][-1]
 
 

@@ -13,12 +13,14 @@ from omnirecall.embedding.store import (
     TABLE_FILE,
     TableHeader,
     alive,
+    index_agrees,
     opened,
     read_appends,
     segment_matrix,
     whole_appends,
 )
 from omnirecall.errors import UserError
+from omnirecall.files import left_behind
 
 
 class Shelf(msgspec.Struct, frozen=True):
@@ -35,7 +37,7 @@ class Shelf(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A segment that is not whole: how many of its vectors are, of those that its rows name."""
+    """A segment that is not whole, or whose index differs: how many of its vectors are whole, of those that its rows name."""
 
     model: str
     segment: str
@@ -99,7 +101,7 @@ def verify(root: Path) -> list[Finding]:
             whole = 0 if matrix is None else whole_appends(appends, matrix, checked=True)
             named = sum(append.rows.num_rows for append in appends)
             kept = sum(append.rows.num_rows for append in appends[:whole])
-            if matrix is None or kept < named:
+            if matrix is None or kept < named or not index_agrees(path):
                 if not alive(path):
                     path.with_suffix(".index").unlink(missing_ok=True)
                 found.append(Finding(table.model, str(path), kept, named))
@@ -115,7 +117,7 @@ def prunable(root: Path, model: str | None) -> list[Freed]:
                 found.append(Freed(str(folder), _size(folder), f"the vectors of {header.model}"))
             continue
         for path in sorted(folder.iterdir()):
-            if path.suffix == ".tmp":
+            if path.suffix == ".tmp" and left_behind(path):
                 found.append(Freed(str(path), path.stat().st_size, "left by an interrupted write"))
             elif path.suffix == ".vectors" and not path.with_suffix(".rows").exists():
                 found.append(Freed(str(path), path.stat().st_size, "vectors that nothing names"))
@@ -125,7 +127,9 @@ def prunable(root: Path, model: str | None) -> list[Freed]:
                 and ((segment := opened(path)) is None or len(segment.row) == 0)
             ):
                 parts = sorted(folder.glob(f"{path.stem}.*"))
-                found += [Freed(str(part), part.stat().st_size, "a segment that holds nothing whole") for part in parts]
+                found += [
+                    Freed(str(part), part.stat().st_size, "a segment of which nothing can be read") for part in parts
+                ]
     return found
 
 

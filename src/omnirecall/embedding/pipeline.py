@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from omnirecall.embedding.plan import Distinct
-from omnirecall.embedding.store import Note, Store, Vectors
+from omnirecall.embedding.store import NO_NOTE, Note, Store, Vectors
 from omnirecall.errors import RunError, UserError
 from omnirecall.media.types import DecodedItem
 from omnirecall.models.base import Embedder, Encoded, Role
@@ -164,7 +164,8 @@ def _notes(given: object, model: Embedder, items: Sequence[DecodedItem]) -> list
             f"model {model.name}: gave tokens_cut of {len(cut)} and frame_tokens of {len(frames)} for {len(items)} items"
             f" beginning with {items[0].id}; each has one number an item, or none at all"
         )
-    return [Note(item.warnings, int(c), int(f)) for item, c, f in zip(items, cut, frames, strict=True)]
+    said = zip((item.warnings for item in items), map(int, cut), map(int, frames), strict=True)
+    return [Note(*one) if any(one) else NO_NOTE for one in said]
 
 
 def joined(parts: Sequence[Vectors]) -> Vectors:

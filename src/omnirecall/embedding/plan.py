@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from omnirecall.digests import file_digest
 from omnirecall.embedding.store import Ints, Keys, joined_keys
+from omnirecall.errors import UserError
 from omnirecall.models.base import Embedder, Role
 from omnirecall.protocol.items import MEDIA, MODALITIES, Item, MediaRef, Packed, worded
 from omnirecall.protocol.suites import MediaPolicy
 from omnirecall.sources.packed import item_unpacked, unpacked
 
 BATCH_SIZES = {"text": 256, "image": 32, "audio": 16, "video": 8}
+_EMPTY = hashlib.blake2b(digest_size=16)  # a copy of which is made sooner than another
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,10 @@ class Contents:
         """The hash of the item's parts, 16 bytes."""
         if item.text is not None and item.image is None and item.video is None and item.audio is None:
             held = item.text.encode("utf-8", "surrogatepass")  # as below, several times as fast
-            return hashlib.blake2b(b"text %d %b" % (len(held), held), digest_size=16).digest()
-        hashed = hashlib.blake2b(digest_size=16)
+            hashed = _EMPTY.copy()
+            hashed.update(b"text %d %b" % (len(held), held))
+            return hashed.digest()
+        hashed = _EMPTY.copy()
         for part in MODALITIES:
             content = getattr(item, part)
             if content is not None:
@@ -43,6 +47,13 @@ class Contents:
                 hashed.update(f"{part} {len(held)} ".encode())  # the length, so that no text runs into the next part
                 hashed.update(held)
         return hashed.digest()
+
+    def refuse_changed(self, item: Item) -> None:
+        """UserError if a file of the item is not what it was when it was planned."""
+        for part in MEDIA:
+            ref = getattr(item, part)
+            if ref in self._files and isinstance(ref, Path) and bytes.fromhex(media_digest(ref)) != self._files[ref]:
+                raise UserError(f"item {item.id}: {part} {ref} changed while it was read; start again")
 
     def _medium(self, ref: MediaRef) -> bytes:
         if not isinstance(ref, Path | Packed):

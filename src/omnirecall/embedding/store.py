@@ -65,6 +65,9 @@ class Note:
     frame_tokens: int = 0
 
 
+NO_NOTE = Note()
+
+
 def as_keys(digests: Iterable[bytes | bytearray]) -> Keys:
     """16-byte digests as keys, shape (n, 2)."""
     return joined_keys(b"".join(digests))
@@ -172,8 +175,9 @@ class Store:
         for number, segment in enumerate(self._segments):
             mine = owner == number
             local = rows[mine] - self._starts[number]
-            starts[mine] = base + segment.begins[local]
-            counts[mine] = segment.begins[local + 1] - segment.begins[local]
+            begins = segment.begins
+            starts[mine] = base + begins[local]
+            counts[mine] = begins[local + 1] - begins[local]
             base += len(segment.values)
         return starts, counts
 
@@ -282,10 +286,10 @@ class Writer:
     def append(self, keys: Keys, values: NDArray[Any], counts: Ints, notes: Sequence[Note]) -> None:
         """Vectors first, then the rows that name them: a kill between the two leaves bytes that nothing names."""
         content = values.reshape(-1).view(np.uint8).data
-        notes = notes or [Note()] * len(keys)
+        notes = notes or [NO_NOTE] * len(keys)
         batch = pa.record_batch(
             [
-                pa.array(as_bytes(keys), pa.binary(KEY_BYTES)),
+                _key_column(keys),
                 pa.array(counts, pa.int64()),
                 pa.array([note.tokens_cut for note in notes], pa.int32()),
                 pa.array([note.frame_tokens for note in notes], pa.int32()),
@@ -353,7 +357,7 @@ def as_bytes(keys: Keys) -> list[bytes]:
 class Segment:
     """A segment, open for reading. ``high``, ``low``, ``row``: its keys in order, and the row of each.
 
-    ``begins`` (rows + 1,): where each row's vectors begin in ``values``. ``tokens_cut``, ``frame_tokens``: by row.
+    ``begin``: where each row's vectors begin in ``values``. ``tokens_cut``, ``frame_tokens``: by row.
     """
 
     header: SegmentHeader
@@ -361,10 +365,15 @@ class Segment:
     high: NDArray[np.uint64]
     low: NDArray[np.uint64]
     row: Ints
-    begins: Ints
+    begin: Ints
     tokens_cut: NDArray[np.int32]
     frame_tokens: NDArray[np.int32]
     warnings: dict[int, list[str]] = field(default_factory=dict)
+
+    @property
+    def begins(self) -> Ints:
+        """``begin``, and where the last row's vectors end; int64 of shape (rows + 1,)."""
+        return np.append(self.begin, len(self.values))
 
     def find(self, keys: Keys) -> Ints:
         """The row of each key, or -1; int64 of shape (n,)."""
@@ -415,6 +424,16 @@ def _is_empty(path: Path) -> bool:
         return True
 
 
+def index_agrees(path: Path) -> bool:
+    """Whether the index of a ``.rows`` file, if there is one, says what its rows do."""
+    index, rows = _from_index(path), _from_rows(path, checked=False)
+    if index is None or rows is None:
+        return index is None
+    columns = ("high", "low", "row", "begin", "tokens_cut", "frame_tokens")
+    same = all(np.array_equal(getattr(index, name), getattr(rows, name)) for name in columns)
+    return same and index.header == rows.header and index.warnings == rows.warnings
+
+
 def alive(path: Path) -> bool:
     """Whether a process is appending to the segment of a ``.rows`` file."""
     with path.open("rb") as file:
@@ -456,14 +475,13 @@ def _from_index(path: Path) -> Segment | None:
         return None
     if len(values) < end:
         return None
-    begins = np.append(columns["begin"], end) if header.ragged else np.arange(end + 1)
     return Segment(
         header,
         values[:end],
         columns["high"],
         columns["low"],
         columns["row"],
-        begins,
+        columns["begin"],
         columns["tokens_cut"],
         columns["frame_tokens"],
         said,
@@ -493,8 +511,8 @@ class Append:
         return int(self.rows.column("count").to_numpy().sum())
 
 
-def read_appends(path: Path) -> tuple[SegmentHeader | None, list[Append]]:
-    """The header and the whole batches of a ``.rows`` file, in order; a torn one ends them."""
+def read_appends(path: Path, *, checked: bool = True) -> tuple[SegmentHeader | None, list[Append]]:
+    """The header and the whole batches of a ``.rows`` file, in order; a torn one ends them, and with ``checked`` an altered one."""
     header, found = None, []
     torn = (pa.ArrowException, OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError, StopIteration)
     with suppress(*torn), pa.memory_map(str(path)) as file:  # a map, so that no damaged length is asked of the memory
@@ -502,7 +520,7 @@ def read_appends(path: Path) -> tuple[SegmentHeader | None, list[Append]]:
         header = msgspec.json.decode(reader.schema.metadata[b"segment"], type=SegmentHeader)
         while reader.schema.equals(_ROW):
             batch, said = reader.read_next_batch_with_custom_metadata()
-            if int(said[b"rows"]) != _rows_check(batch):
+            if checked and int(said[b"rows"]) != _rows_check(batch):
                 break
             found.append(Append(batch, int(said[b"vectors"])))
     return header, found
@@ -520,6 +538,12 @@ def _rows_check(batch: pa.RecordBatch) -> int:
     return check
 
 
+def _key_column(keys: Keys) -> pa.Array:
+    """Keys as a column."""
+    content = pa.py_buffer(np.ascontiguousarray(keys).astype("<u8", copy=False))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys), [None, content])
+
+
 def _key_numbers(column: pa.Array) -> NDArray[np.uint64]:
     """A column of keys as numbers, two for each."""
     start, stop = 2 * column.offset, 2 * (column.offset + len(column))
@@ -528,8 +552,8 @@ def _key_numbers(column: pa.Array) -> NDArray[np.uint64]:
 
 
 def _from_rows(path: Path, *, checked: bool) -> Segment | None:
-    """A segment read from its rows; with ``checked``, up to the first append whose vectors are not those that were written."""
-    header, appends = read_appends(path)
+    """A segment read from its rows; with ``checked``, up to the first append that is not what was written."""
+    header, appends = read_appends(path, checked=checked)
     if header is None:
         return None
     try:
@@ -539,15 +563,26 @@ def _from_rows(path: Path, *, checked: bool) -> Segment | None:
     whole = whole_appends(appends, values, checked=checked)
     batches = [append.rows for append in appends[:whole]]
     rows = pa.Table.from_batches(batches, _ROW)
-    begins = np.concatenate([[0], np.cumsum(rows.column("count").to_numpy())]).astype(np.int64)
-    numbers = [np.zeros(0, "<u8"), *(_key_numbers(batch.column("key")) for batch in batches)]
-    keys = np.concatenate(numbers).reshape(-1, 2)
-    order = np.lexsort((keys[:, 1], keys[:, 0]))
-    warnings = rows.column("warnings")
-    lengths = np.concatenate([np.zeros(0, np.int32), *(part.value_lengths().to_numpy() for part in warnings.chunks)])
-    said = {row: warnings[row].as_py() for row in np.flatnonzero(lengths).tolist()}
-    cut, frames = (rows.column(name).to_numpy() for name in ("tokens_cut", "frame_tokens"))
-    return Segment(header, values[: begins[-1]], keys[order, 0], keys[order, 1], order, begins, cut, frames, said)
+    counts, cut, frames = (rows.column(name).to_numpy() for name in _NUMBERS)
+    end = int(counts.sum())
+    begins = np.cumsum(counts) - counts
+    del counts  # these columns are as long as the segment, and each is let go of as soon as it can be
+    keys = [_key_numbers(batch.column("key")) for batch in batches]
+    high, low = (np.concatenate([np.zeros(0, np.uint64), *(part[half::2] for part in keys)]) for half in (0, 1))
+    order = np.lexsort((low, high))
+    high, low = high[order], low[order]
+    return Segment(header, values[:end], high, low, order, begins, cut, frames, _warnings_by_row(batches))
+
+
+def _warnings_by_row(batches: Sequence[pa.RecordBatch]) -> dict[int, list[str]]:
+    said: dict[int, list[str]] = {}
+    start = 0
+    for batch in batches:
+        warnings = batch.column("warnings")
+        if len(warnings.flatten()):
+            said |= {start + row: one for row, one in enumerate(warnings.to_pylist()) if one}
+        start += len(batch)
+    return said
 
 
 def whole_appends(appends: Sequence[Append], values: NDArray[Any], *, checked: bool) -> int:
@@ -567,14 +602,14 @@ def _write_index(path: Path, segment: Segment) -> None:
         {
             "segment": msgspec.json.encode(segment.header),
             "warnings": msgspec.json.encode(segment.warnings),
-            "end": str(segment.begins[-1]),
+            "end": str(len(segment.values)),
         }
     )
     columns = (
         segment.high,
         segment.low,
         segment.row,
-        segment.begins[:-1],
+        segment.begin,
         segment.tokens_cut,
         segment.frame_tokens,
     )

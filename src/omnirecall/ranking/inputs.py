@@ -49,7 +49,9 @@ class Segments:
     def __getitem__(self, rows: slice | Ints) -> Array:
         """Rows by number, or a range of them; a copy where they lie in several parts."""
         if isinstance(rows, slice):
-            start, stop, _ = rows.indices(len(self))
+            start, stop, step = rows.indices(len(self))
+            if step != 1:
+                raise RankingError(f"segments are read in order, not in steps of {step}.")
             first = int(np.searchsorted(self.starts, start, side="right")) - 1
             if first < len(self.parts) and stop <= self.starts[first + 1]:
                 return self.parts[first][start - self.starts[first] : stop - self.starts[first]]

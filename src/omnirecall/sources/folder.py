@@ -148,17 +148,23 @@ def read_items(path: Path, root: Path) -> Sequence[Item]:
         if not row.id.strip():
             raise UserError(f"{path}: line {number}: the id is empty; give each item one")
         hashes.append(hash(row.id))
-        place = f"{path}: line {number}: item {row.id}"
-        for part in MEDIA:
-            if name := getattr(row, part):
-                _check_file(root, name, f"{place}: {part}")
-        if not make(row).modalities:
-            raise UserError(f"{place}: none of text, image, video, audio; give at least one")
+        if row.image or row.video or row.audio:
+            for part in MEDIA:
+                if name := getattr(row, part):
+                    _check_file(root, name, f"{path}: line {number}: item {row.id}: {part}")
+        elif text(row) is None:
+            raise UserError(
+                f"{path}: line {number}: item {row.id}: none of text, image, video, audio; give at least one"
+            )
 
     def make(row: _Row) -> Item:
-        media = {part: root / name for part in MEDIA if (name := getattr(row, part))}
-        text = row.text if row.text and row.text.strip() else None
-        return Item(row.id, text=text, instruction=row.instruction, cluster=row.cluster, **media)
+        return Item(row.id, text(row), at(row.image), at(row.video), at(row.audio), row.instruction, row.cluster)
+
+    def at(name: str | None) -> Path | None:
+        return root / name if name else None
+
+    def text(row: _Row) -> str | None:
+        return row.text if row.text and not row.text.isspace() else None
 
     try:
         items = JsonlItems(path, _Row, make, look, _complaint)
@@ -173,7 +179,8 @@ def _complaint(path: Path, number: int, error: Exception) -> UserError:
 
 def _refuse_repeats(path: Path, hashes: array[int]) -> None:
     """UserError naming an id that is used again, and both lines."""
-    ordered = np.sort(np.frombuffer(hashes, np.int64)) if hashes else np.zeros(0, np.int64)
+    ordered = np.frombuffer(hashes, np.int64) if hashes else np.zeros(0, np.int64)
+    ordered.sort()  # in place: nobody else reads them
     again = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
     lines: dict[str, int] = {}
     for number, line in numbered_lines(path) if again else ():

@@ -58,8 +58,9 @@ class JsonlItems(Sequence[Item], Generic[Row]):
         """One item, or a list of those of a slice."""
         if isinstance(row, slice):
             return [self[index] for index in range(*row.indices(len(self)))]
-        row = range(len(self))[row]
-        start, end = self._starts[row : row + 2]  # blank lines after it do no harm
+        if not 0 <= row < len(self._starts) - 1:
+            row = range(len(self))[row]
+        start, end = self._starts[row], self._starts[row + 1]  # blank lines after it do no harm
         return self._item(os.pread(self._file.fileno(), end - start, start))
 
     def __iter__(self) -> Iterator[Item]:

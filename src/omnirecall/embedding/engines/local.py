@@ -20,7 +20,11 @@ def local(distinct: Distinct, todo: Sequence[range]) -> Results:
     model, sizes = distinct.plan.model, Sizes()
 
     def decode(rows: range) -> list[DecodedItem]:
-        return [decoded(job, model) for job in distinct.jobs(rows)]
+        jobs = list(distinct.jobs(rows))
+        items = [decoded(job, model) for job in jobs]
+        for job in jobs:
+            distinct.plan.contents.refuse_changed(job.planned)
+        return items
 
     pieces = (piece for batch in todo for piece in distinct.pieces(batch))
     with closing(ahead(pieces, decode, lambda items: sum(item.nbytes for item in items))) as coming:
