@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -132,3 +132,12 @@ def test_the_baselines_are_told_apart_from_models() -> None:
 def test_a_model_that_claims_nothing() -> None:
     with pytest.raises(UserError, match="claims no modality"):
         try_model(Letters(claims=frozenset()))
+
+
+def test_a_model_that_says_it_uses_no_instructions_need_not_tell_them_apart() -> None:
+    deaf = Letters(default_prompt="model", notes=("Instructions are not used.",))
+    encode = deaf.encode
+    deaf.encode = lambda items, role: encode([replace(item, instruction="") for item in items], role=role)  # type: ignore[method-assign]
+    assert failed(deaf) == set()
+    deaf.notes = ()
+    assert failed(deaf) == {"instruction or role tells"}

@@ -16,6 +16,7 @@ from omnirecall.embedding.store import Keys, Store, no_keys
 from omnirecall.errors import UserError
 from omnirecall.models.base import Embedder, ModelOptions
 from omnirecall.models.load import load_model
+from omnirecall.models.python import as_embedder
 from omnirecall.progress import Progress, silent
 from omnirecall.protocol.items import Ids, Item, TaskData, signature
 from omnirecall.protocol.suites import Suite, Task
@@ -117,7 +118,7 @@ def prepare(
     """Read the data of a run and plan it. UserError names what is wrong with the input and where."""
     suite = suite if isinstance(suite, Suite) else load_suite(suite)
     spec = model if isinstance(model, str) else None
-    model = load_model(model, options.model_options) if isinstance(model, str) else model
+    model = load_model(model, options.model_options) if isinstance(model, str) else as_embedder(model, "the model")
     _check_options(options, model)
     if options.out.exists() and not options.out.is_dir():
         raise UserError(f"--out {options.out}: is a file; name a folder")

@@ -158,7 +158,8 @@ def _combination(of: str, model: Embedder, items: list[DecodedItem]) -> Iterator
     if model.default_prompt == "model":
         both = _embed(model, items, "query", INSTRUCTIONS[0])
     roles = _apart(both, _embed(model, items, "candidate", INSTRUCTIONS[1]))
-    if model.default_prompt == "model" or not model.symmetric:
+    unused = model.symmetric and any("instructions are not used" in note.lower() for note in model.notes)
+    if (model.default_prompt == "model" and not unused) or not model.symmetric:
         yield Check(of, "instruction or role tells", roles > SAME, f"1 - cosine {roles:.1e}")
     else:
         yield Check(of, "roles are alike", roles <= SAME, f"1 - cosine {roles:.1e}")

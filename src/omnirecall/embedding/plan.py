@@ -145,15 +145,14 @@ class Plan:
         groups, lengths = array("h"), array("i")
         keyed = _Keyed(self.model, role, media, task)
         known: dict[tuple[bool, ...], int] = {}
+        digest, encode = self.contents.digest, msgspec.json.Encoder().encode
         for given in items:
             look(given)
-            content = self.contents.digest(given)
-            rows.update(msgspec.json.encode([given.id, given.instruction, given.literal]))
+            content = digest(given)
+            rows.update(encode([given.id, given.instruction, given.literal]))
             rows.update(content)
             item = said(given, prompt, self.model)
-            keys += keyed.digest(
-                item, _spoken(item, instruction, prompt), content if item is given else self.contents.digest(item)
-            )
+            keys += keyed.digest(item, _spoken(item, instruction, prompt), content if item is given else digest(item))
             shape = item.text is None, item.image is None, item.video is None, item.audio is None
             if shape not in known:
                 group = ("" if self.model.symmetric else role, tuple(sorted(item.modalities)))

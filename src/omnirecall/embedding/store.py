@@ -286,17 +286,8 @@ class Writer:
     def append(self, keys: Keys, values: NDArray[Any], counts: Ints, notes: Sequence[Note]) -> None:
         """Vectors first, then the rows that name them: a kill between the two leaves bytes that nothing names."""
         content = values.reshape(-1).view(np.uint8).data
-        notes = notes or [NO_NOTE] * len(keys)
-        batch = pa.record_batch(
-            [
-                _key_column(keys),
-                pa.array(counts, pa.int64()),
-                pa.array([note.tokens_cut for note in notes], pa.int32()),
-                pa.array([note.frame_tokens for note in notes], pa.int32()),
-                pa.array([note.warnings for note in notes], pa.list_(pa.string())),
-            ],
-            schema=self._schema,
-        )
+        columns = [_key_column(keys), pa.array(counts, pa.int64()), *_note_columns(notes, len(keys))]
+        batch = pa.record_batch(columns, schema=self._schema)
         checks = {"vectors": str(zlib.crc32(content)), "rows": str(_rows_check(batch))}
         self._stream.write_batch(batch, custom_metadata=checks)
         with disk_errors(self.path.parent):
@@ -542,6 +533,18 @@ def _key_column(keys: Keys) -> pa.Array:
     """Keys as a column."""
     content = pa.py_buffer(np.ascontiguousarray(keys).astype("<u8", copy=False))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys), [None, content])
+
+
+def _note_columns(notes: Sequence[Note], count: int) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """``tokens_cut``, ``frame_tokens`` and ``warnings`` of ``count`` rows; no notes are as many without anything."""
+    cut, frames, ends = np.zeros(count, np.int32), np.zeros(count, np.int32), np.zeros(count + 1, np.int32)
+    said: list[str] = []
+    for row, note in enumerate(notes):
+        if note is not NO_NOTE:
+            cut[row], frames[row], ends[row + 1] = note.tokens_cut, note.frame_tokens, len(note.warnings)
+            said += note.warnings
+    warnings = pa.ListArray.from_arrays(pa.array(np.cumsum(ends, dtype=np.int32)), pa.array(said, pa.string()))
+    return pa.array(cut), pa.array(frames), warnings
 
 
 def _key_numbers(column: pa.Array) -> NDArray[np.uint64]:

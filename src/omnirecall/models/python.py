@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from omnirecall.models.base import Vectors
 
 NEEDS = ("name", "fingerprint", "dimension", "symmetric", "supports", "encode")
+DEFAULTED = ("late_interaction", "by_id", "sampling_rate", "default_prompt", "media_tokens", "notes")
 
 
 class UserModel:
@@ -44,8 +46,16 @@ class UserModel:
         return given
 
 
+def as_embedder(model: Any, spec: str) -> Embedder:
+    """The object itself where it says all that an Embedder does, else with defaults; UserError says what it lacks."""
+    if missing := [need for need in NEEDS if not hasattr(model, need)]:
+        raise UserError(f"{spec}: the model lacks {', '.join(missing)}; a model has {', '.join(NEEDS)}")
+    return model if all(hasattr(model, name) for name in DEFAULTED) else UserModel(model)
+
+
 def load(name: str, options: ModelOptions) -> Embedder:
-    """The object, or what calling the class or function gives; UserError says what it lacks."""
+    """The object, or what calling the class or function with ``--model-arg`` gives; UserError says what it lacks."""
+    options.only(f"py:{name}", *options.args)
     where, _, attribute = name.rpartition(":")
     if not where:
         raise UserError(f"py:{name}: write py:module:attribute or py:path.py:attribute")
@@ -54,10 +64,16 @@ def load(name: str, options: ModelOptions) -> Embedder:
         raise UserError(f"py:{name}: {where} has no {attribute}")
     model = getattr(module, attribute)
     if isinstance(model, type) or (callable(model) and not hasattr(model, "encode")):
-        model = model()
-    if missing := [need for need in NEEDS if not hasattr(model, need)]:
-        raise UserError(f"py:{name}: the model lacks {', '.join(missing)}; a model has {', '.join(NEEDS)}")
-    return UserModel(model)
+        try:
+            inspect.signature(model).bind(**options.args)
+        except TypeError as error:
+            raise UserError(f"py:{name}: {error}; give it with --model-arg KEY=VALUE, or leave it out") from None
+        model = model(**options.args)
+    elif options.args:
+        raise UserError(
+            f"--model-arg {next(iter(options.args))}: py:{name} is an object already, and takes no arguments"
+        )
+    return as_embedder(model, f"py:{name}")
 
 
 def _from_name(name: str) -> object:

@@ -80,6 +80,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare(runs: Sequence[Run], published: Sequence[PublishedColumn] = (), *, seed: int = SEED) -> Comparison:
     """Opened runs of one suite, all against the first; UserError names what differs where they do not belong in one table."""
+    if len(runs) < 2 and not published:
+        raise UserError("give at least two runs to compare, or --published rows beside one")
     refuse_unlike(runs)
     labels = _labels(runs)
     sides = [_side(run) for run in runs]
@@ -116,8 +118,6 @@ def compare(runs: Sequence[Run], published: Sequence[PublishedColumn] = (), *, s
 
 def refuse_unlike(runs: Sequence[Run]) -> None:
     """UserError, naming what differs, if the runs do not measure the same."""
-    if len(runs) < 2:
-        raise UserError("give at least two runs to compare")
     first = runs[0]
     if again := [name for name, count in Counter(run.folder for run in runs).items() if count > 1]:
         raise UserError(f"{again[0]}: is named twice; a run differs from itself in nothing")
