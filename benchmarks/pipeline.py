@@ -786,10 +786,10 @@ def paper(chosen: argparse.Namespace) -> None:
     row("keys, notes and index", lambda c, q: (c + q) * rates.keys_and_index / 1e9, "GB")
     for rate in (100, 1_000, 10_000):
         row(f"embedding at {rate:,} items a second", lambda c, q, r=rate: (c + q) / r / 3600, "h")
-    row("reading and checking rows", lambda c, q: (c + q) * rates.read / 3600, "h")
-    row("planning (keys)", lambda c, q: (c + q) * rates.plan / 3600, "h")
-    row("ordering and finding", lambda c, q: (c + q) * (rates.order + rates.find) / 3600, "h")
-    row("appending", lambda c, q: (c + q) * width * 2 / rates.append / 3600, "h")
+    row("reading and checking rows", lambda c, q: (c + q) * rates.read / 60, "min", 1)
+    row("planning (keys)", lambda c, q: (c + q) * rates.plan / 60, "min", 1)
+    row("ordering and finding", lambda c, q: (c + q) * (rates.order + rates.find) / 60, "min", 1)
+    row("appending", lambda c, q: (c + q) * width * 2 / rates.append / 60, "min", 1)
     row("ranking at the rate of this CPU", lambda c, q: c * q * width / rates.multiply / 3600, "h")
     for stage, each in rates.anonymous.items():
         row(f"memory, {stage} ({each:.0f} bytes an item)", lambda c, q, e=each: (c + q) * e / 1e9, "GB")

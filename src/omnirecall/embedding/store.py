@@ -346,7 +346,7 @@ def as_bytes(keys: Keys) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment, open for reading. ``high``, ``low``, ``row``: its keys in order, and the row of each.
+    """A segment, open for reading. ``high``, ``low``, ``row``: its keys in the order of their first halves, and the row of each.
 
     ``begin``: where each row's vectors begin in ``values``. ``tokens_cut``, ``frame_tokens``: by row.
     """
@@ -572,7 +572,7 @@ def _from_rows(path: Path, *, checked: bool) -> Segment | None:
     del counts  # these columns are as long as the segment, and each is let go of as soon as it can be
     keys = [_key_numbers(batch.column("key")) for batch in batches]
     high, low = (np.concatenate([np.zeros(0, np.uint64), *(part[half::2] for part in keys)]) for half in (0, 1))
-    order = np.lexsort((low, high))
+    order = np.argsort(high, kind="stable")  # `find` looks at every key with the first half that it seeks
     high, low = high[order], low[order]
     return Segment(header, values[:end], high, low, order, begins, cut, frames, _warnings_by_row(batches))
 
