@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +91,7 @@ def _from_file(path: Path) -> object:
     if spec is None or spec.loader is None:
         raise UserError(f"py:{path}: cannot be imported")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up while it is made
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
