@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,11 +12,7 @@ from typing import Any
 
 import msgspec
 
-fcntl: Any = None
-with suppress(ImportError):  # Windows has none
-    import fcntl
-
-_IDLE = 86_400
+from omnirecall.locks import hold, is_free
 
 
 @contextmanager
@@ -28,8 +23,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        if left_behind(left):
-            left.unlink(missing_ok=True)
+        with suppress(OSError), left.open("rb") as file:
+            if is_free(file):
+                left.unlink()  # while it is looked at, its process cannot begin to hold it
     handle, temporary = _held(path)
     try:
         yield temporary
@@ -43,13 +39,10 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def left_behind(temporary: Path) -> bool:
-    """Whether the process that began a temporary file is gone; where files cannot be locked, one idle for a day counts as such."""
+    """Whether the process that began a temporary file is gone."""
     try:
         with temporary.open("rb") as file:
-            if fcntl is None:
-                return time.time() - os.fstat(file.fileno()).st_mtime > _IDLE
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+            return is_free(file)
     except OSError:
         return False
 
@@ -58,9 +51,7 @@ def _held(path: Path) -> tuple[int, Path]:
     """A new temporary file beside ``path``, with a lock that tells others that its process lives."""
     while True:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        if fcntl is not None:
-            with suppress(OSError):  # file systems without locks
-                fcntl.flock(handle, fcntl.LOCK_SH)
+        hold(handle)
         if os.fstat(handle).st_nlink:
             return handle, Path(name)
         os.close(handle)  # taken for a leftover before it was locked

@@ -19,6 +19,7 @@ from omnirecall.models.base import Embedder, Role
 from omnirecall.protocol.items import MODALITIES, Item
 from omnirecall.protocol.suites import MediaPolicy
 from omnirecall.ranking import score_pairs
+from omnirecall.ranking.inputs import widen
 from omnirecall.sources.load import data_root, load_suite, read_task
 
 PAIRS = 12
@@ -206,10 +207,7 @@ def _dtype(vectors: Any) -> str:
 
 
 def _norms(vectors: Any) -> NDArray[np.float64]:
-    matrix = _matrix(vectors)
-    if matrix.dtype == np.uint16:
-        matrix = (matrix.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    norms: NDArray[np.float64] = np.linalg.norm(matrix.astype(np.float64), axis=1)
+    norms: NDArray[np.float64] = np.linalg.norm(widen(_matrix(vectors)).astype(np.float64), axis=1)
     return norms
 
 

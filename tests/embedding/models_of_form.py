@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from omnirecall.embedding.store import KEY_BYTES, Keys
 from omnirecall.media.types import DecodedItem
 from omnirecall.models.base import Role
 
@@ -45,3 +46,9 @@ class Letters:
         if item.image is not None:
             digest.update(np.asarray(item.image).tobytes())
         return np.frombuffer(digest.digest()[: 2 * self.dimension], np.uint16).astype(np.float32) + 1
+
+
+def as_bytes(keys: Keys) -> list[bytes]:
+    """Keys as 16-byte digests."""
+    flat = np.ascontiguousarray(keys).astype("<u8", copy=False).tobytes()
+    return [flat[start : start + KEY_BYTES] for start in range(0, len(flat), KEY_BYTES)]

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_of_form import Letters
+from models_of_form import Letters, as_bytes
 
 from omnirecall.embedding.engines.local import local
 from omnirecall.embedding.pipeline import embed
 from omnirecall.embedding.plan import BATCH_SIZES, Contents, Distinct, Plan
-from omnirecall.embedding.store import Store, as_bytes
+from omnirecall.embedding.store import Store
 from omnirecall.errors import UserError
 from omnirecall.media.types import DecodedItem
 from omnirecall.protocol.items import Item, Packed

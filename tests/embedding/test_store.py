@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models_of_form import as_bytes
 
 import omnirecall
+from omnirecall import locks as locks_module
 from omnirecall.embedding import store as store_module
 from omnirecall.embedding.pipeline import joined
 from omnirecall.embedding.ranked import bfloat16_bits
-from omnirecall.embedding.store import Note, Store, alive, as_bytes, as_keys, no_keys
+from omnirecall.embedding.store import Note, Store, alive, as_keys, no_keys
 from omnirecall.errors import RunError
 from omnirecall.files import whole_file, write_whole
 from omnirecall.ranking import BFloat16, Ragged, Segments
@@ -424,7 +426,7 @@ def test_two_that_open_a_dead_segment_at_once_both_check_it(tmp_path: Path) -> N
     content = path.with_suffix(".vectors").read_bytes()
     path.with_suffix(".vectors").write_bytes(content[:-1] + b"\x7f")
     with path.open("rb") as file:
-        assert store_module._is_free(file)
+        assert locks_module.is_free(file)
         store = opened(tmp_path)
     assert len(store) == 2
     assert path.with_suffix(".index").exists()
@@ -698,7 +700,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         folder = shutil.copytree(tmp_path / "first", tmp_path / str(number))
         (path,) = folder.rglob("*.rows")
         with monkeypatch.context() as patch:
-            patch.setattr(store_module, "fcntl", locks)
+            patch.setattr(locks_module, "fcntl", locks)
             assert len(opened(folder)) == 4
             assert not path.with_suffix(".index").exists()
             os.utime(path, (time.time() - 90_000,) * 2)

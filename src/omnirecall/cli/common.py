@@ -50,6 +50,17 @@ def model_choices(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def table_form(command: Callable[..., None]) -> Callable[..., None]:
+    """The option that says how a table is written."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(["table", "markdown", "latex", "csv", "json"]),
+        default="table",
+        show_default=True,
+    )(command)
+
+
 def path(**kind: Any) -> click.Path:
     """A path argument."""
     return click.Path(path_type=Path, **kind)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from omnirecall.cli.common import as_json, path
+from omnirecall.cli.common import as_json, path, table_form
 
 
 @click.command("compare", epilog="Example: omnirecall compare runs/starter/starter-* runs/starter/random_64-*")
@@ -20,13 +20,7 @@ from omnirecall.cli.common import as_json, path
     help="Only published rows of models that match; may be given several times.",
 )
 @click.option("--seed", type=click.IntRange(0), help="Of the tests whose flips are drawn.  [default: 20250601]")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "markdown", "latex", "csv", "json"]),
-    default="table",
-    show_default=True,
-)
+@table_form
 @as_json
 def command(
     runs: tuple[Path, ...], published: bool, models: tuple[str, ...], seed: int | None, form: str, as_json: bool

@@ -33,18 +33,12 @@ from numpy.typing import NDArray
 
 from omnirecall.errors import RunError
 from omnirecall.files import whole_file, write_whole
+from omnirecall.locks import hold, is_free
 from omnirecall.ranking import BFloat16, Ragged, Segments
-
-fcntl: Any = None
-with suppress(
-    ImportError
-):  # Windows has no such locks, nor have some file systems: there a segment is dead after an idle day
-    import fcntl
 
 KEY_BYTES = 16
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 TABLE_FILE = "table.json"
-_IDLE = 86_400
 _BLOCK = 1 << 16
 
 Keys = NDArray[np.uint64]
@@ -280,7 +274,7 @@ class Writer:
         self._stream = pa.ipc.new_stream(self._coming, self._schema)
         with disk_errors(folder):
             self._rows = self.path.open("xb", buffering=0)  # first, so that vectors without rows are nobody's
-            _hold(self._rows)
+            hold(self._rows)
             self._vectors = stem.with_suffix(".vectors").open("xb", buffering=0)
 
     def append(self, keys: Keys, values: NDArray[Any], counts: Ints, notes: Sequence[Note]) -> None:
@@ -338,12 +332,6 @@ def disk_errors(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def as_bytes(keys: Keys) -> list[bytes]:
-    """Keys as 16-byte digests."""
-    flat = np.ascontiguousarray(keys).astype("<u8", copy=False).tobytes()
-    return [flat[start : start + KEY_BYTES] for start in range(0, len(flat), KEY_BYTES)]
-
-
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A segment, open for reading. ``high``, ``low``, ``row``: its keys in the order of their first halves, and the row of each.
@@ -391,7 +379,7 @@ def opened(path: Path) -> Segment | None:
     if segment is not None:
         return segment
     with suppress(OSError), path.open("rb") as file:  # where nothing can be written, it is read from its rows each time
-        dead = _is_free(file)
+        dead = is_free(file)
         segment = _from_rows(path, checked=True)
         if dead and segment is not None:
             _close_for_the_dead(path, segment)
@@ -428,28 +416,7 @@ def index_agrees(path: Path) -> bool:
 def alive(path: Path) -> bool:
     """Whether a process is appending to the segment of a ``.rows`` file."""
     with path.open("rb") as file:
-        return not _is_free(file)
-
-
-def _hold(file: IO[bytes]) -> None:
-    """Tell other processes that this one is at work, until the file is closed."""
-    if fcntl is not None:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-
-
-def _is_free(file: IO[bytes]) -> bool:
-    """Whether no process is at work on a file; none can begin to until it is closed. Several may ask at once."""
-    if fcntl is not None:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
-        else:
-            return True
-    return time.time() - os.fstat(file.fileno()).st_mtime > _IDLE
+        return not is_free(file)
 
 
 def _from_index(path: Path) -> Segment | None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from omnirecall.errors import UserError, require
-from omnirecall.models.torch_parts import check_device
+from omnirecall.models import torch_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -169,7 +169,7 @@ def _recipe() -> dict[str, object]:
 
 
 def _fingerprint() -> str:
-    return hashlib.sha256(json.dumps(_recipe(), sort_keys=True).encode()).hexdigest()
+    return torch_parts.fingerprint(_recipe())
 
 
 class Starter:
@@ -263,7 +263,7 @@ class _Text:
     """Text to vectors: all-MiniLM-L6-v2, the mean of its token vectors, normalised (MiniLM; Sentence-BERT)."""
 
     def __init__(self, device: str) -> None:
-        check_device(device, EXTRA)
+        torch_parts.check_device(device, EXTRA)
         library = require("sentence_transformers", EXTRA)
         MINILM_WEIGHTS.read()
         MINILM_TOKENIZER.read()
