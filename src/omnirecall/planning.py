@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -88,11 +87,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A run before its work.
-
-    ``spec``: the name that the model was loaded by, None where it came as an object. ``held`` (n,): which of the distinct items are
-    stored already.
-    """
+    """A run before its work. ``spec``: the name that the model was loaded by, None where it came as an object."""
 
     suite: Suite
     model: Embedder
@@ -103,7 +98,6 @@ class Prepared:
     tasks: Sequence[Planned]
     distinct: Distinct
     store: Store
-    held: Any
     identity: str
 
     @property
@@ -136,9 +130,8 @@ def prepare(
         raise UserError(f"no task of {suite.name} has its data in {root}: {planned[0].reason}")
     store = Store(options.store_folder, model.fingerprint, model.dimension, model.name)
     distinct = plan.distinct()
-    held = store.find(distinct.keys) >= 0
     identity = _identity(suite, model, planned, options, prompt)
-    return Prepared(suite, model, spec, options, prompt, root, planned, distinct, store, held, identity)
+    return Prepared(suite, model, spec, options, prompt, root, planned, distinct, store, identity)
 
 
 class PlannedRole(msgspec.Struct, frozen=True):
@@ -185,7 +178,7 @@ class PlanReport(msgspec.Struct, frozen=True):
 
 def describe(run: Prepared) -> PlanReport:
     """What a run will embed."""
-    missing = ~run.held
+    missing = run.store.find(run.distinct.keys) < 0
     todo = run.distinct.todo(missing)
     roles = tuple(
         _planned_role(run, one, role, keys)
