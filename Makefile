@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUNS ?= runs
+WORKERS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -19,7 +20,7 @@ types: $(VENV)/test.done
 	$(BIN)/mypy
 
 tests: $(VENV)/test.done browser
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
 starter: $(VENV)/test.done  ## rebuild the starter suite's data from the packages it comes from
 	$(BIN)/python scripts/build_starter.py --work build/starter
