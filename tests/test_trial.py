@@ -58,6 +58,11 @@ def test_a_whole_model_passes() -> None:
     assert len(checks) == 7
 
 
+def _sorted(sign: int) -> Callable[[Any, int, str], Any]:
+    """Rows by their lengths, as of a model that sorts its batch and does not put it back."""
+    return lambda vectors, calls, role: vectors[np.argsort(sign * np.linalg.norm(vectors, axis=1), kind="stable")]
+
+
 def _drift(vectors: Any, calls: int, role: str) -> Any:
     vectors[:, calls % 5] += 1
     return vectors
@@ -82,7 +87,10 @@ def _nan(vectors: Any, calls: int, role: str) -> Any:
     ("fault", "found"),
     [
         (lambda vectors, calls, role: np.ones_like(vectors), {"different items differ", "order kept", "matched above mismatched"}),
-        (lambda vectors, calls, role: vectors if len(vectors) < 2 else np.sort(vectors, axis=0), {"order kept", "same again"}),
+        (lambda vectors, calls, role: np.sort(vectors, axis=0), {"order kept", "alone as in a batch"}),
+        (_sorted(1), {"order kept"}),
+        (_sorted(-1), {"order kept"}),
+        (lambda vectors, calls, role: vectors[::-1], {"matched above mismatched"}),
         (_drift, {"same again"}),
         (_by_batch, {"alone as in a batch"}),
         (_by_role, {"roles are alike"}),
@@ -91,7 +99,7 @@ def _nan(vectors: Any, calls: int, role: str) -> Any:
         (lambda vectors, calls, role: vectors[:, :3], {"embeds"}),
         (lambda vectors, calls, role: 1 / 0, {"embeds"}),
     ],
-    ids=["constant", "order", "drift", "batch", "role", "nan", "rows", "dimension", "raises"],
+    ids=["constant", "columns", "rising", "falling", "reversed", "drift", "batch", "role", "nan", "rows", "dimension", "raises"],
 )  # fmt: skip
 def test_each_fault_is_found(fault: Callable[[Any, int, str], Any], found: set[str]) -> None:
     assert found <= failed(Letters(fault))
@@ -125,7 +133,7 @@ def test_bfloat16_and_late_interaction() -> None:
 
 def test_the_baselines_are_told_apart_from_models() -> None:
     directions = {check.of for check in try_model(load_model("random:8")) if not check.passed}
-    assert len(directions) >= len(DIRECTIONS) - 1  # by chance one in 44 passes
+    assert len(directions) >= len(DIRECTIONS) - 1  # by chance one in 20 to 28 passes
     assert "different items differ" in failed(load_model("constant:8"))
 
 

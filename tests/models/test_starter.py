@@ -251,6 +251,27 @@ def test_speech_is_near_its_transcript(model: Starter) -> None:
     assert cosine(heard, said) > 0.8 > cosine(heard, other)
 
 
+def test_a_clip_is_encoded_once(model: Starter) -> None:
+    whisper, calls = model._speech._model, []
+
+    class Counted:
+        def encode(self, features: Any, **options: Any) -> Any:
+            calls.append(len(features.shape))
+            return inner.encode(features, **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+    inner, whisper.model = whisper.model, Counted()
+    try:
+        for seed in (1, 2):
+            noise = np.random.default_rng(seed).normal(0, 0.01, 16000).astype(np.float32)
+            model.encode([DecodedItem("s", audio=Samples(noise, 16000))], role="query")
+    finally:
+        whisper.model = inner
+    assert len(calls) == 2
+
+
 def test_silence_is_the_empty_text(model: Starter) -> None:
     silent = Samples(np.zeros(0, np.float32), 16000)
     loop = Samples(np.zeros(16000, np.float32), 16000)

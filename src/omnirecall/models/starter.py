@@ -30,7 +30,7 @@ from omnirecall.errors import UserError, require
 from omnirecall.models import torch_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from numpy.typing import NDArray
     from PIL.Image import Image
@@ -50,7 +50,6 @@ IMAGE_STD = 0.502
 TOP_LABELS = 10
 
 WHISPER_OPTIONS = {
-    "language": None,
     "task": "transcribe",
     "beam_size": 1,
     "temperature": 0.0,
@@ -150,7 +149,7 @@ def _recipe() -> dict[str, object]:
     The device is left out: text and images are computed in float32 on every device, and speech always on the CPU.
     """
     return {
-        "recipe": "starter-1",
+        "recipe": "starter-2",
         "files": {f"{file.pin}/{file.path}": file.sha256 for file in ALL_FILES},
         "libraries": ["efficientnet-lite-pytorch==0.1.0", "faster-whisper==1.2.1"],
         "text": {"dtype": "float32", "width": TEXT_WIDTH, "max_tokens": 256},
@@ -163,7 +162,12 @@ def _recipe() -> dict[str, object]:
             "std": IMAGE_STD,
             "top_labels": TOP_LABELS,
         },
-        "speech": {"dtype": "int8", "max_compression": MAX_COMPRESSION, **WHISPER_OPTIONS},
+        "speech": {
+            "dtype": "int8",
+            "max_compression": MAX_COMPRESSION,
+            "language": "detected in the frames that are transcribed",
+            **WHISPER_OPTIONS,
+        },
         "vector": "unit([unit(text), unit(features)]); parts summed",
     }
 
@@ -334,12 +338,31 @@ class _Speech:
         files = {Path(file.path).name: file.read() for file in WHISPER_FILES}
         files["model.bin"] = b"".join(half.read() for half in WHISPER_HALVES)
         self._model: Any = library.WhisperModel("whisper-base", device="cpu", compute_type="int8", files=files)
+        self._model.encode = _once_in_a_row(self._model.encode)
 
     def transcribe(self, samples: Samples) -> str:
         """The transcript of one clip, "" where no speech is found."""
         values = np.ascontiguousarray(samples.values, dtype=np.float32)
-        segments, _ = self._model.transcribe(values, **WHISPER_OPTIONS)
+        # All frames but the last, as `transcribe` takes them; asked to detect the language itself it takes that one too, and so
+        # encodes every clip twice.
+        frames = self._model.feature_extractor(values)[:, :-1]
+        if frames.shape[1] == 0:
+            return ""
+        language, _, _ = self._model.detect_language(features=frames)
+        segments, _ = self._model.transcribe(values, language=language, **WHISPER_OPTIONS)
         return " ".join(s.text.strip() for s in segments if s.compression_ratio <= MAX_COMPRESSION)
+
+
+def _once_in_a_row(encode: Callable[[NDArray[np.float32]], Any]) -> Callable[[NDArray[np.float32]], Any]:
+    """``encode``, but for the same features again it gives what it gave, since the language is detected first."""
+    last: list[Any] = [np.zeros(0, np.float32), None]
+
+    def encoded(features: NDArray[np.float32]) -> Any:
+        if not np.array_equal(features, last[0]):
+            last[:] = features.copy(), encode(features)
+        return last[1]
+
+    return encoded
 
 
 def conse(logits: NDArray[np.float64], labels: NDArray[np.float64], top: int = TOP_LABELS) -> NDArray[np.float64]:
