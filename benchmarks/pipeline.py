@@ -457,7 +457,7 @@ class Ours(Plain):
 
     def write(self, folder: Path, bits: Any, keys: Any, rows: int, batch: int) -> None:
         """As the pipeline appends, and close."""
-        from omnirecall.embedding.store import NO_NOTE
+        from omnirecall.embedding.segments import NO_NOTE
         from omnirecall.ranking import BFloat16
 
         held = self._store(folder)

@@ -81,7 +81,8 @@ def test_ranking_imports_numpy_only_and_torch_inside_functions() -> None:
     for path in files("ranking"):
         for name, in_function in imports(path):
             top = name.split(".")[0]
-            allowed = top in FIRST or top in ("numpy", "threadpoolctl") or name.startswith("omnirecall.ranking")
+            own = name.startswith(("omnirecall.ranking", "omnirecall.columns"))
+            allowed = top in FIRST or top in ("numpy", "threadpoolctl") or own
             assert allowed or (top == "torch" and in_function), (path, name)
 
 

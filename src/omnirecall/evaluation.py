@@ -17,7 +17,8 @@ from omnirecall._version import __version__
 from omnirecall.embedding.engines.local import local
 from omnirecall.embedding.pipeline import Engine, embed
 from omnirecall.embedding.ranked import as_ranked, first_zero
-from omnirecall.embedding.store import Ints, Store
+from omnirecall.embedding.segments import Ints
+from omnirecall.embedding.store import Store
 from omnirecall.errors import UserError
 from omnirecall.models.base import Embedder
 from omnirecall.planning import Options, Planned, Prepared, prepare
@@ -215,9 +216,10 @@ def _measure(one: Planned, run: Prepared) -> TaskRecord:
 def _said_of(store: Store, query_rows: Ints, candidate_rows: Ints) -> dict[str, Any]:
     """What the model said of the vectors: texts cut, by role, and the most visual tokens of a frame or picture."""
     notes = {"queries": store.notes(query_rows), "candidates": store.notes(candidate_rows)}
-    cut = {role: int(np.count_nonzero(tokens)) for role, (tokens, _, _) in notes.items()}
-    frame_tokens = max(int(frames.max(initial=0)) for _, frames, _ in notes.values())
-    return {"cut": {role: count for role, count in cut.items() if count}, "frame_tokens": frame_tokens}
+    return {
+        "cut": {role: said.cut for role, said in notes.items() if said.cut},
+        "frame_tokens": max(said.frame_tokens for said in notes.values()),
+    }
 
 
 def rank_columns(
@@ -333,7 +335,7 @@ def _uncertain(suite: Suite, chosen: Sequence[Task]) -> tuple[str, ...]:
 def _media_warnings(planned: Sequence[Planned], store: Store) -> tuple[str, ...]:
     """What was amiss with media that decoded all the same, each once."""
     keys = (keys for one in planned for keys in (one.query_keys, one.candidate_keys))
-    return tuple(dict.fromkeys(warning for some in keys for warning in store.notes(store.find(some))[2]))
+    return tuple(dict.fromkeys(warning for some in keys for warning in store.notes(store.find(some)).warnings))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
+from omnirecall import columns
 from omnirecall.embedding.plan import Asked, Distinct, Plan, first_of_each
-from omnirecall.embedding.store import Keys, Store, no_keys
+from omnirecall.embedding.segments import Keys, no_keys
+from omnirecall.embedding.store import Store
 from omnirecall.errors import UserError
 from omnirecall.models.base import Embedder, ModelOptions
 from omnirecall.models.load import load_model
@@ -178,7 +181,7 @@ class PlanReport(msgspec.Struct, frozen=True):
 
 def describe(run: Prepared) -> PlanReport:
     """What a run will embed."""
-    missing = run.store.find(run.distinct.keys) < 0
+    missing = run.store.lacks(run.distinct.keys)
     todo = run.distinct.todo(missing)
     roles = tuple(
         _planned_role(run, one, role, keys)
@@ -212,8 +215,8 @@ def describe(run: Prepared) -> PlanReport:
 
 
 def _planned_role(run: Prepared, one: Planned, role: str, keys: Keys) -> PlannedRole:
-    once = keys[first_of_each(keys)]
-    return PlannedRole(one.task.name, role, len(keys), len(once), int((run.store.find(once) < 0).sum()))
+    once = columns.taken(keys, first_of_each(keys))
+    return PlannedRole(one.task.name, role, len(keys), len(once), int(np.count_nonzero(run.store.lacks(once))))
 
 
 def plan_text(plan: PlanReport) -> str:

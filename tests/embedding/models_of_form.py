@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from omnirecall.embedding.store import KEY_BYTES, Keys
+from omnirecall.embedding.segments import KEY_BYTES, Keys
 from omnirecall.media.types import DecodedItem
 from omnirecall.models.base import Role
 

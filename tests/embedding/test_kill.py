@@ -71,7 +71,7 @@ from pathlib import Path
 import pyarrow
 
 import omnirecall.models.python
-from omnirecall.embedding import store
+from omnirecall.embedding import segments
 from omnirecall.errors import RunError, UserError
 from omnirecall.evaluation import evaluate
 
@@ -91,14 +91,14 @@ def die_at(number):
             return function(*arguments, **options)
         return wrapped
 
-    write = store._write_all
+    write = segments._write_all
     def in_halves(file, data):
         event()
         write(file, data[: len(data) // 2])
         event()
         write(file, data[len(data) // 2 :])
 
-    store._write_all = in_halves
+    segments._write_all = in_halves
     os.fsync = before(lambda handle: None)  # what a kill leaves does not depend on it, and it takes its time
     Path.replace = before(Path.replace)
     tempfile.mkstemp = before(tempfile.mkstemp)

@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 from omnirecall.embedding.engines import ray as engine_file
 from omnirecall.embedding.engines.ray import HELD_BATCHES, Setup, Worker, Workers, engine
 from omnirecall.embedding.plan import Job
-from omnirecall.embedding.store import opened
+from omnirecall.embedding.segments import opened
 from omnirecall.errors import RunError, UserError
 from omnirecall.evaluation import evaluate
 from omnirecall.media.types import DecodedItem
@@ -121,8 +121,8 @@ def stored(out: Path) -> dict[tuple[int, int], bytes]:
     for path in (out / ".store").rglob("*.rows"):
         segment = opened(path)
         assert segment is not None
-        for high, low, row in zip(segment.high.tolist(), segment.low.tolist(), segment.row.tolist(), strict=True):
-            found[high, low] = segment.values[segment.begins[row] : segment.begins[row + 1]].tobytes()
+        keys = zip(segment.high.tolist(), segment.low.tolist(), *segment.spans(segment.row), strict=True)
+        found |= {(high, low): segment.values[begin:end].tobytes() for high, low, begin, end in keys}
     return found
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import msgspec
 
-from omnirecall.embedding.store import (
-    TABLE_FILE,
-    TableHeader,
+from omnirecall.embedding.segments import (
     alive,
     index_agrees,
     opened,
     read_appends,
+    read_header,
     segment_matrix,
     whole_appends,
 )
+from omnirecall.embedding.store import TABLE_FILE, TableHeader
 from omnirecall.errors import UserError
 from omnirecall.files import left_behind
 
@@ -96,12 +96,12 @@ def verify(root: Path) -> list[Finding]:
     found = []
     for folder, table in _tables(root):
         for path in sorted(folder.glob("*.rows")):
-            header, appends = read_appends(path)
-            matrix = None if header is None else segment_matrix(path, header)
-            whole = 0 if matrix is None else whole_appends(appends, matrix, checked=True)
-            named = sum(append.rows.num_rows for append in appends)
-            kept = sum(append.rows.num_rows for append in appends[:whole])
-            if matrix is None or kept < named or not index_agrees(path):
+            header, named, kept = read_header(path), 0, 0
+            if header is not None:
+                named = sum(len(append.rows.key) for append in read_appends(path))
+                appends = whole_appends(read_appends(path), segment_matrix(path, header), checked=True)
+                kept = sum(len(append.rows.key) for append in appends)
+            if header is None or kept < named or not index_agrees(path):
                 if not alive(path):
                     path.with_suffix(".index").unlink(missing_ok=True)
                 found.append(Finding(table.model, str(path), kept, named))

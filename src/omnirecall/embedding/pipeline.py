@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from omnirecall.embedding.plan import Distinct
-from omnirecall.embedding.store import NO_NOTE, Note, Store, Vectors
+from omnirecall.embedding.segments import NO_NOTE, Note
+from omnirecall.embedding.store import Store, Vectors
 from omnirecall.errors import RunError, UserError
 from omnirecall.media.types import DecodedItem
 from omnirecall.models.base import Embedder, Encoded, Role
@@ -58,7 +59,7 @@ def embed(
     UserError for a medium that does not decode, or for a vector that no cosine can be taken of; RunError where the work failed.
     What is done by then is stored.
     """
-    missing = store.find(distinct.keys) < 0
+    missing = store.lacks(distinct.keys)
     todo = distinct.todo(missing)
     count = sum(len(batch) for batch in todo)
     advance(len(distinct) - count)

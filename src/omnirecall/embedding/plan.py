@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from omnirecall import columns
 from omnirecall.digests import file_digest
-from omnirecall.embedding.store import Ints, Keys, joined_keys
+from omnirecall.embedding.segments import Ints, Keys, no_keys
 from omnirecall.errors import UserError
 from omnirecall.models.base import Embedder, Role
 from omnirecall.protocol.items import MEDIA, MODALITIES, Item, MediaRef, Packed, worded
@@ -23,6 +25,8 @@ from omnirecall.protocol.suites import MediaPolicy
 from omnirecall.sources.packed import item_unpacked, unpacked
 
 BATCH_SIZES = {"text": 256, "image": 32, "audio": 16, "video": 8}
+_LONGEST = (1 << 16) - 1
+"""Texts of so many characters and more count as equally long in the order of batches."""
 _EMPTY = hashlib.blake2b(digest_size=16)  # a copy of which is made sooner than another
 
 
@@ -91,7 +95,8 @@ class Asked:
     """The items of one role of one task, where the source keeps them, and how they are asked for.
 
     ``keys`` (n, 2): where their vectors are stored. ``groups`` (n,): the number of each item's group in the plan. ``lengths`` (n,):
-    of their texts. ``digest``: the hash of the rows as the source gives them: ids, instructions, literal texts and contents.
+    of their texts, at most 65,535. ``digest``: the hash of the rows as the source gives them: ids, instructions, literal texts and
+    contents.
     """
 
     items: Sequence[Item]
@@ -102,7 +107,7 @@ class Asked:
     task: str
     keys: Keys
     groups: NDArray[np.int16]
-    lengths: NDArray[np.int32]
+    lengths: NDArray[np.uint16]
     digest: str
 
 
@@ -112,7 +117,7 @@ Group = tuple[str, tuple[str, ...]]
 
 @dataclass(slots=True)
 class Plan:
-    """What a run asks for, and the distinct jobs of it. An item costs the plan some 30 bytes; items stay with their source."""
+    """What a run asks for, and the distinct jobs of it. An item costs 20 bytes, in columns; items stay with their source."""
 
     model: Embedder
     batch: int | None = None
@@ -141,8 +146,8 @@ class Plan:
         ``instruction`` is the task's; an item's own takes its place. Under the prompt mode ``card`` the text is the suite's own
         assembly and there is no instruction; under ``none`` there is neither.
         """
-        keys, rows = bytearray(), hashlib.sha256()
-        groups, lengths = array("h"), array("i")
+        rows, kept = hashlib.sha256(), _Columns()
+        keys, groups, lengths = bytearray(), array("h"), array("H")
         keyed = _Keyed(self.model, role, media, task)
         known: dict[tuple[bool, ...], int] = {}
         digest, encode = self.contents.digest, msgspec.json.Encoder().encode
@@ -158,7 +163,11 @@ class Plan:
                 group = ("" if self.model.symmetric else role, tuple(sorted(item.modalities)))
                 known[shape] = self.groups.setdefault(group, len(self.groups))
             groups.append(known[shape])
-            lengths.append(min(len(item.text or ""), 2**31 - 1))
+            lengths.append(min(len(item.text or ""), _LONGEST))
+            if len(lengths) == columns.PART:
+                kept.extend(keys, groups, lengths)
+                keys, groups, lengths = bytearray(), array("h"), array("H")
+        kept.extend(keys, groups, lengths)
         asked = Asked(
             items,
             role,
@@ -166,9 +175,9 @@ class Plan:
             media,
             prompt,
             task,
-            joined_keys(keys),
-            np.frombuffer(groups, np.int16) if groups else np.zeros(0, np.int16),
-            np.frombuffer(lengths, np.int32) if lengths else np.zeros(0, np.int32),
+            kept.keys.column(),
+            kept.groups.column(),
+            kept.lengths.column(),
             rows.hexdigest(),
         )
         self.asked.append(asked)
@@ -186,6 +195,18 @@ class Plan:
     def distinct(self) -> Distinct:
         """The jobs of the plan, each once."""
         return Distinct(self)
+
+
+class _Columns:
+    """What a plan keeps of each item."""
+
+    def __init__(self) -> None:
+        self.keys, self.groups, self.lengths = columns.Growing("<u8", 2), columns.Growing("i2"), columns.Growing("u2")
+
+    def extend(self, keys: bytearray, groups: array[int], lengths: array[int]) -> None:
+        """Add items."""
+        for column, values in ((self.keys, keys), (self.groups, groups), (self.lengths, lengths)):
+            column.extend(values)
 
 
 class _Keyed:
@@ -235,14 +256,24 @@ class Distinct:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._starts = np.cumsum([0, *(len(asked.keys) for asked in plan.asked)])
-        keys = np.concatenate([np.zeros((0, 2), np.uint64), *(asked.keys for asked in plan.asked)])
+        asked = plan.asked
+        self._starts = np.cumsum([0, *(len(one.keys) for one in asked)])
+        keys = columns.joined([one.keys for one in asked], no_keys())
+        groups = columns.joined([one.groups for one in asked], np.zeros(0, np.int16))
+        lengths = columns.joined([one.lengths for one in asked], np.zeros(0, np.uint16))
         first = first_of_each(keys)
-        groups = np.concatenate([np.zeros(0, np.int16), *(asked.groups for asked in plan.asked)])[first]
-        lengths = np.concatenate([np.zeros(0, np.int32), *(asked.lengths for asked in plan.asked)])[first]
-        order = np.lexsort((lengths, groups))  # stable: the plan's order within equal lengths
-        self._flat, self._groups = first[order], groups[order]
-        self.keys: Keys = keys[self._flat]
+
+        def code(part: slice) -> Ints:
+            rows = first[part]
+            return groups[rows].astype(np.int64) << 16 | lengths[rows]
+
+        order = columns.sorted_rows(code, len(first), len(plan.groups) << 16)  # the plan's order within equal lengths
+        self._flat = columns.taken(first, order)
+        self.keys: Keys = columns.taken(keys, self._flat)
+        counts = np.zeros(len(plan.groups), np.int64)
+        for part in columns.parts(len(first)):
+            counts += np.bincount(groups[first[part]], minlength=len(counts))
+        self._ends = np.cumsum([0, *counts])
 
     def __len__(self) -> int:
         return len(self._flat)
@@ -250,9 +281,8 @@ class Distinct:
     @cached_property
     def spans(self) -> list[tuple[Group, range]]:
         """Each group, and its rows of ``keys``."""
-        names = list(self.plan.groups)
-        bounds = [int(x) for x in np.searchsorted(self._groups, np.arange(len(names) + 1))]
-        return [(name, range(bounds[i], bounds[i + 1])) for i, name in enumerate(names) if bounds[i] < bounds[i + 1]]
+        rows = [range(start, stop) for start, stop in itertools.pairwise(self._ends.tolist())]
+        return [(name, mine) for name, mine in zip(self.plan.groups, rows, strict=True) if mine]
 
     @cached_property
     def batches(self) -> list[range]:
@@ -299,15 +329,17 @@ class Distinct:
 
 def first_of_each(keys: Keys) -> Ints:
     """The first row of each distinct key, rising."""
-    order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable, so that the first of equal keys is the first in the plan
-    new = np.zeros(len(keys), bool)
-    new[:1] = True
-    for half in (0, 1):  # one after the other, which takes less memory
-        ordered = keys[order, half]
-        new[1:] |= ordered[1:] != ordered[:-1]
-    first: Ints = order[new]
-    first.sort()
-    return first
+    first = columns.empty(len(keys), bool)
+    for rows in columns.runs(keys[:, 0]):
+        first[rows] = False
+        some = keys[rows]
+        order = np.lexsort((some[:, 1], some[:, 0]))  # stable, so that the first of equal keys is the first in the plan
+        ordered = some[order]
+        new = np.ones(len(some), bool)
+        new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        first[rows[order[new]]] = True
+        columns.touched(2 * some.nbytes)
+    return columns.where(first)
 
 
 def said(item: Item, prompt: str, model: Embedder) -> Item:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from omnirecall import columns
 from omnirecall.protocol.suites import VectorPolicy
 from omnirecall.ranking import BFloat16, Ragged
 from omnirecall.ranking.inputs import read_table
@@ -17,7 +18,7 @@ _BLOCK = 4096
 def as_ranked(vectors: Any, policy: VectorPolicy) -> Any:
     """Vectors as the store gives them, divided by their norms and rounded to the policy's dtype where it says so.
 
-    Where it says neither, they stay where they lie; else the result is in memory.
+    Where it says neither, they stay where they lie; else the result is a column.
     """
     if not policy.normalised and policy.dtype == "model":
         return vectors
@@ -25,13 +26,14 @@ def as_ranked(vectors: Any, policy: VectorPolicy) -> Any:
         return Ragged(as_ranked(vectors.values, policy), vectors.offsets)
     table = read_table(vectors, "vectors")
     kind = {"bfloat16": np.uint16, "float16": np.float16}.get(policy.dtype, np.float32)
-    out: NDArray[Any] = np.empty((len(table), table.dimension), kind)
+    out = columns.empty((len(table), table.dimension), kind)
     for start in range(0, len(table), _BLOCK):
         rows = table.block(start, min(start + _BLOCK, len(table)))
         if policy.normalised:
             norms = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1, keepdims=True))
             rows = (rows / norms).astype(np.float32)
         out[start : start + len(rows)] = bfloat16_bits(rows) if policy.dtype == "bfloat16" else rows
+        columns.touched(rows.nbytes)
     return BFloat16(out) if policy.dtype == "bfloat16" else out
 
 

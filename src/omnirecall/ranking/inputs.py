@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from omnirecall.columns import touched
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
@@ -102,11 +104,14 @@ class Table:
 
     def block(self, start: int, stop: int) -> Array:
         """Rows start to stop as float32 (float64 where stored so), exactly."""
-        return widen(self.values[start:stop] if self.rows is None else self.values[self.rows[start:stop]])
+        found = self.values[start:stop] if self.rows is None else self.values[self.rows[start:stop]]
+        touched(found.nbytes)
+        return widen(found)
 
     def take(self, rows: Ints, out: Array | None = None) -> Array:
         """The rows named, as float32 (float64 where stored so), exactly; `out` is used where no widening is due."""
         where = rows if self.rows is None else self.rows[rows]
+        touched(len(where) * self.dimension * self.values.dtype.itemsize)
         if out is not None and isinstance(self.values, np.ndarray) and out.dtype == self.values.dtype:
             # Without mode="clip" numpy would fill a buffer first; the row numbers are checked before.
             return np.take(self.values, where, axis=0, out=out[: len(where)], mode="clip")
@@ -163,8 +168,8 @@ def read_table(values: Any, name: str) -> Table:
     if len(values) != 2:
         raise RankingError(f"{name} is a tuple of {len(values)}; a tuple must be (table, row numbers).")
     matrix, rows = read_matrix(values[0], name), as_rows(values[1], f"the row numbers of {name}")
-    outside = np.flatnonzero((rows < 0) | (rows >= len(matrix)))
-    if len(outside):
+    if len(rows) and (rows.min() < 0 or rows.max() >= len(matrix)):
+        outside = np.flatnonzero((rows < 0) | (rows >= len(matrix)))
         raise RankingError(f"{name} name row {rows[outside[0]]} of a table with {len(matrix)} rows.")
     return Table(matrix, rows)
 
@@ -189,7 +194,7 @@ def as_rows(values: Any, name: str) -> Ints:
         return np.zeros(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise RankingError(f"{name} must be a flat list of row numbers, not {array.dtype} of shape {array.shape}.")
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True)

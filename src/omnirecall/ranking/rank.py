@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from omnirecall.columns import AROUND, touched
+from omnirecall.columns import empty as empty_column
 from omnirecall.ranking import exact
 from omnirecall.ranking.counting import Counter, Plan, Targets, choose_levels
 from omnirecall.ranking.filter import Queries, full_sums
@@ -40,7 +42,7 @@ from omnirecall.ranking.topk import Best
 from omnirecall.ranking.vectors import Dense, check_rows
 
 _Task_contra = TypeVar("_Task_contra", contravariant=True)
-_PAIR_CHUNK = 1024
+_PAIR_CHUNK = 512
 _UNKNOWN = 1 << 62
 _GATHER = 16  # a pair gathered alone takes as long as this many in a block product
 
@@ -149,10 +151,11 @@ def _survey(vectors: Dense | Late, positives: Lists) -> tuple[PairScores | None,
     if not isinstance(vectors.candidates, Stream):
         m = len(vectors.candidates)
         if m and isinstance(vectors, Dense):
-            pieces = [
-                check_rows(rows, start, "candidates", vectors.cosine) for start, rows in vectors.blocks(vectors.step(0))
-            ]
-            vectors.lengths, vectors.odd = (np.concatenate(column) for column in zip(*pieces, strict=True))
+            lengths, odd = empty_column(m, np.float32), empty_column(m, bool)
+            for start, rows in vectors.blocks(vectors.step(0)):
+                here = slice(start, start + len(rows))
+                lengths[here], odd[here] = check_rows(rows, start, "candidates", vectors.cosine)
+            vectors.lengths, vectors.odd = lengths, odd
     elif isinstance(vectors, Dense):
         wanted = read_lists(positives, "positives", vectors.count, _UNKNOWN)
         refuse_repeats(wanted, "positives", int(wanted.rows.max(initial=0)) + 1)
@@ -267,6 +270,7 @@ def _score(vectors: Dense | Late, wanted: Lists64, candidates: int) -> PairScore
         else:
             assert isinstance(vectors.candidates, Table)
             pairs.put(part, vectors.candidates.take(used), back)
+            touched(len(used) * AROUND)
     return pairs.scores(candidates)
 
 

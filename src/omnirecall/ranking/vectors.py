@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from omnirecall.columns import AROUND, touched
 from omnirecall.ranking import exact
 from omnirecall.ranking.filter import (
     TINY,
@@ -28,7 +29,7 @@ from omnirecall.ranking.inputs import Array, Floats, Ints, RankingError, Stream,
 _BLOCK_BYTES = 1 << 22
 _PLAIN = (1e-15, 1e15)  # norms that float32 arithmetic takes without over- or underflow
 _DOUBLE = (1e-140, 1e140)  # norms that float64 arithmetic takes
-_PAIRS = 2048
+_PAIRS = 512
 
 
 def check_rows(rows: Array, start: int, name: str, cosine: bool) -> tuple[Array, Array]:
@@ -158,6 +159,7 @@ class Dense:
             part = by_row[start : start + _PAIRS]
             used, back = np.unique(where[part], return_inverse=True)
             out[part] = self.exact_rows(self.candidates.take(used), back, queries[part])
+            touched(len(used) * AROUND)
         return out
 
     def unit_queries(self) -> tuple[Array, Floats, float]:

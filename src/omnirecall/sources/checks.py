@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-import numpy as np
-
+from omnirecall import columns
 from omnirecall.errors import UserError
 from omnirecall.protocol.items import Judgments, TaskData
 from omnirecall.protocol.measures import LARGEST_EXPONENT, Measure
@@ -100,10 +99,11 @@ def check_grades(judgments: Judgments, measures: Sequence[Measure], place: str) 
 
 
 def _refuse_duplicates(ids: Sequence[str], what: str) -> None:
-    """UserError for an id that is used again; 8 bytes of memory an id."""
-    hashes = np.fromiter((hash(name) for name in ids), np.int64, len(ids))
-    hashes.sort()
-    again = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    """UserError for an id that is used again."""
+    hashes = columns.Hashes()
+    for name in ids:
+        hashes.add(name)
+    again = hashes.repeated()
     if again:  # ids that share a hash, nearly always because they are equal
         name, count = Counter(name for name in ids if hash(name) in again).most_common(1)[0]
         if count > 1:

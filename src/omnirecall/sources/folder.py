@@ -8,14 +8,13 @@ relative to the folder.
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
+from omnirecall import columns
 from omnirecall.errors import UserError
 from omnirecall.protocol.cards import read_card, read_toml, suite_from_table
 from omnirecall.protocol.items import Item, TaskData
@@ -142,12 +141,12 @@ def read_items(path: Path, root: Path) -> Sequence[Item]:
 
     UserError names file, line and id.
     """
-    hashes = array("q")
+    hashes = columns.Hashes()
 
     def look(number: int, row: _Row) -> None:
         if not row.id.strip():
             raise UserError(f"{path}: line {number}: the id is empty; give each item one")
-        hashes.append(hash(row.id))
+        hashes.add(row.id)
         if row.image or row.video or row.audio:
             for part in MEDIA:
                 if name := getattr(row, part):
@@ -177,11 +176,9 @@ def _complaint(path: Path, number: int, error: Exception) -> UserError:
     return UserError(f"{path}: line {number}: {error}")
 
 
-def _refuse_repeats(path: Path, hashes: array[int]) -> None:
+def _refuse_repeats(path: Path, hashes: columns.Hashes) -> None:
     """UserError naming an id that is used again, and both lines."""
-    ordered = np.frombuffer(hashes, np.int64) if hashes else np.zeros(0, np.int64)
-    ordered.sort()  # in place: nobody else reads them
-    again = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    again = hashes.repeated()
     lines: dict[str, int] = {}
     for number, line in numbered_lines(path) if again else ():
         name = msgspec.json.decode(line, type=_Row).id
