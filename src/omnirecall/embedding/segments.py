@@ -18,16 +18,17 @@ import io
 import os
 import secrets
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
 from omnirecall import columns
@@ -36,6 +37,7 @@ from omnirecall.files import whole_file
 from omnirecall.locks import hold, is_free
 
 KEY_BYTES = 16
+_TOGETHER = 64
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 
 Keys = NDArray[np.uint64]
@@ -104,6 +106,8 @@ class Rows:
     frame_tokens: NDArray[np.int32]
     warning_ends: NDArray[np.int32]
     said: list[str]
+    noted: bool = True
+    """False only where no vector has a note."""
 
     @classmethod
     def of(cls, keys: Keys, count: Ints, notes: Sequence[Note]) -> Rows:
@@ -111,13 +115,13 @@ class Rows:
         n = len(keys)
         cut, frames, ends = np.zeros(n, np.int32), np.zeros(n, np.int32), np.zeros(n + 1, np.int32)
         said: list[str] = []
-        for row, note in enumerate(notes):
-            if note is not NO_NOTE:
-                cut[row], frames[row], ends[row + 1] = note.tokens_cut, note.frame_tokens, len(note.warnings)
-                said += note.warnings
+        noted = [(row, note) for row, note in enumerate(notes) if note is not NO_NOTE]
+        for row, note in noted:
+            cut[row], frames[row], ends[row + 1] = note.tokens_cut, note.frame_tokens, len(note.warnings)
+            said += note.warnings
         if said:
             np.cumsum(ends, out=ends)
-        return cls(np.ascontiguousarray(keys).astype("<u8", copy=False), count, cut, frames, ends, said)
+        return cls(np.ascontiguousarray(keys).astype("<u8", copy=False), count, cut, frames, ends, said, bool(noted))
 
     @classmethod
     def read(cls, batch: pa.RecordBatch) -> Rows:
@@ -137,22 +141,35 @@ class Rows:
     def check(self) -> int:
         """The checksum of all of it."""
         parts = (self.key, self.count, self.tokens_cut, self.frame_tokens, self.warning_ends)
-        return zlib.crc32(b"".join([msgspec.json.encode(self.said), *(part.tobytes() for part in parts)]))
+        return checksum(b"".join([msgspec.json.encode(self.said), *(part.tobytes() for part in parts)]))
 
     def batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """As Arrow has it, on the same memory."""
-        warnings = pa.ListArray.from_arrays(_array(pa.int32(), self.warning_ends), pa.array(self.said, pa.string()))
         key = pa.Array.from_buffers(pa.binary(KEY_BYTES), len(self.key), [None, pa.py_buffer(self.key)])
-        plain = [
-            _array(pa.int64(), self.count),
-            *(_array(pa.int32(), one) for one in (self.tokens_cut, self.frame_tokens)),
-        ]
-        return pa.RecordBatch.from_arrays([key, *plain, warnings], schema=schema)
+        noted = _noted(self) if self.noted else _not_noted(len(self.key))
+        return pa.RecordBatch.from_arrays([key, _array(pa.int64(), self.count), *noted], schema=schema)
 
     def warnings(self, start: int) -> Warnings:
         """The warnings by row, where the first row is number ``start``."""
         ends = self.warning_ends
         return {start + row: self.said[ends[row] : ends[row + 1]] for row in np.flatnonzero(np.diff(ends)).tolist()}
+
+
+def _noted(rows: Rows) -> list[pa.Array]:
+    """The last three columns."""
+    warnings = pa.ListArray.from_arrays(_array(pa.int32(), rows.warning_ends), pa.array(rows.said, pa.string()))
+    return [_array(pa.int32(), rows.tokens_cut), _array(pa.int32(), rows.frame_tokens), warnings]
+
+
+@lru_cache(maxsize=4)
+def _not_noted(count: int) -> list[pa.Array]:
+    """The same for vectors without notes, as nearly all are: most of the time of a small append would go into making them."""
+    return _noted(Rows.of(np.zeros((count, 2), np.uint64), np.zeros(count, np.int64), ()))
+
+
+def checksum(content: bytes | memoryview) -> int:
+    """XXH3, 64 bits: several times as fast as a CRC, so that it costs little beside the write."""
+    return xxhash.xxh3_64_intdigest(content)
 
 
 def _array(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
@@ -176,7 +193,7 @@ class Writer:
         self.header = header
         self.path = stem.with_suffix(".rows")
         self._schema = _ROW.with_metadata({"segment": msgspec.json.encode(header)})
-        self._coming = io.BytesIO()
+        self._coming, self._listing = io.BytesIO(), _Listing()
         self._stream = pa.ipc.new_stream(self._coming, self._schema)
         with disk_errors(folder):
             self._rows = self.path.open("xb", buffering=0)  # first, so that vectors without rows are nobody's
@@ -187,11 +204,12 @@ class Writer:
         """Vectors first, then the rows that name them: a kill between the two leaves bytes that nothing names."""
         content = values.reshape(-1).view(np.uint8).data
         rows = Rows.of(keys, counts, notes)
-        checks = {"vectors": str(zlib.crc32(content)), "rows": str(rows.check)}
+        checks = {"vectors": str(checksum(content)), "rows": str(rows.check)}
         self._stream.write_batch(rows.batch(self._schema), custom_metadata=checks)
         with disk_errors(self.path.parent):
             _write_all(self._vectors, content)
             self._write_rows()
+        self._listing.add(rows)
 
     def _write_rows(self) -> None:
         """What the stream holds, in one piece."""
@@ -208,9 +226,7 @@ class Writer:
                 self._write_rows()
                 for file in (self._vectors, self._rows):
                     os.fsync(file.fileno())
-                segment = _from_rows(self.path, checked=False)
-                if segment is not None:
-                    _write_index(self.path, segment)
+                _write_index(self.path, self._listing.segment(self.header, segment_matrix(self.path, self.header)))
         finally:
             self.abandon()
 
@@ -407,26 +423,54 @@ def _from_rows(path: Path, *, checked: bool) -> Segment | None:
         values = segment_matrix(path, header)
     except (OSError, KeyError, ValueError, ArithmeticError):
         return None
-    keys, begins = columns.Growing("<u8", 2), columns.Growing("<i8")
-    cut, frames = columns.Growing("<i4"), columns.Growing("<i4")
-    warnings: Warnings = {}
-    row = end = 0
+    listing = _Listing()
     for append in whole_appends(read_appends(path, checked=checked), values, checked=checked):
-        rows = append.rows
-        keys.extend(rows.key)
-        begins.extend(end + np.cumsum(rows.count) - rows.count)
-        cut.extend(rows.tokens_cut)
-        frames.extend(rows.frame_tokens)
-        warnings |= rows.warnings(row)
-        row, end = row + len(rows.key), end + append.vectors
-    key = keys.column()
-    order = columns.empty(len(key), np.int64)
-    place = 0
-    for run in columns.runs(key[:, 0]):  # `find` looks at every key with the first half that it seeks
-        order[place : place + len(run)] = run[np.argsort(key[run, 0], kind="stable")]
-        place += len(run)
-    high, low = (columns.taken(key[:, half], order) for half in (0, 1))
-    return Segment(header, values[:end], high, low, order, begins.column(), cut.column(), frames.column(), warnings)
+        listing.add(append.rows)
+    return listing.segment(header, values)
+
+
+class _Listing:
+    """What the appends of a segment have named so far."""
+
+    def __init__(self) -> None:
+        self._coming: list[Rows] = []
+        self._keys, self._begins = columns.Growing("<u8", 2), columns.Growing("<i8")
+        self._cut, self._frames = columns.Growing("<i4"), columns.Growing("<i4")
+        self._warnings: Warnings = {}
+        self._rows = self._end = 0
+
+    def add(self, rows: Rows) -> None:
+        """Take in an append."""
+        self._coming.append(rows)
+        if rows.said:
+            self._warnings |= rows.warnings(self._rows)
+        self._rows += len(rows.key)
+        if len(self._coming) == _TOGETHER:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        coming, self._coming = self._coming, []
+        if coming:
+            counts = np.concatenate([rows.count for rows in coming])
+            ends = self._end + np.cumsum(counts)
+            self._begins.extend(ends - counts)
+            self._end = int(ends[-1]) if len(ends) else self._end
+            self._keys.extend(np.concatenate([rows.key for rows in coming]))
+            self._cut.extend(np.concatenate([rows.tokens_cut for rows in coming]))
+            self._frames.extend(np.concatenate([rows.frame_tokens for rows in coming]))
+
+    def segment(self, header: SegmentHeader, values: NDArray[Any]) -> Segment:
+        """All of it, in the order of the keys; nothing can be added any more."""
+        self._take_in()
+        key = self._keys.column()
+        order = columns.empty(len(key), np.int64)
+        place = 0
+        for run in columns.runs(key[:, 0]):  # `find` looks at every key with the first half that it seeks
+            order[place : place + len(run)] = run[np.argsort(key[run, 0], kind="stable")]
+            place += len(run)
+        high, low = (columns.taken(key[:, half], order) for half in (0, 1))
+        begins, cut, frames = (column.column() for column in (self._begins, self._cut, self._frames))
+        return Segment(header, values[: self._end], high, low, order, begins, cut, frames, self._warnings)
 
 
 def whole_appends(appends: Iterator[Append], values: NDArray[Any], *, checked: bool) -> Iterator[Append]:
@@ -438,7 +482,7 @@ def whole_appends(appends: Iterator[Append], values: NDArray[Any], *, checked: b
             return
         if checked:
             content = values[begin:end].reshape(-1).view(np.uint8)
-            if zlib.crc32(content.data) != append.check:
+            if checksum(content.data) != append.check:
                 return
             columns.touched(content.nbytes)
         yield append
