@@ -12,11 +12,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from omnirecall import digests
 from omnirecall.digests import file_digest, memory_path
+from omnirecall.embedding.plan import media_digest
 from omnirecall.errors import UserError
+from omnirecall.protocol.items import Packed
+from omnirecall.sources import packed
 
 LONG_AGO = time.time_ns() - 10**12
 
@@ -62,6 +67,31 @@ def test_an_unchanged_file_is_read_once(tmp_path: Path, reads: list[str]) -> Non
     found.append(file_digest(tmp_path / "a"))
     assert found == [hashed(b"content")] * 6
     assert reads == ["a"]
+
+
+@pytest.mark.usefixtures("settled", "reads")
+def test_cells_of_an_unchanged_table_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell by its row and column; those of a table in its place are others."""
+    cells: list[tuple[int, str]] = []
+    read = packed._GROUPS.cell
+
+    def counted(path: Path, row: int, column: str) -> bytes:
+        cells.append((row, column))
+        return read(path, row, column)
+
+    monkeypatch.setattr(packed._GROUPS, "cell", counted)
+    path = tmp_path / "cells.parquet"
+    pq.write_table(pa.table({"one": [b"a", b"b"], "two": [b"c", b"a"]}), path)
+    places = [(row, column) for column in ("one", "two") for row in (0, 1)]
+    for _ in range(3):
+        found = [media_digest(Packed.at(path, row, column)) for row, column in places]
+        assert found == [hashed(content) for content in (b"a", b"b", b"c", b"a")]
+    assert cells == places
+    assert file_digest(path) == hashed(path.read_bytes())
+    pq.write_table(pa.table({"one": [b"d", b"b"]}), tmp_path / "new")
+    (tmp_path / "new").replace(path)
+    monkeypatch.setattr(packed, "_GROUPS", packed._Groups())
+    assert media_digest(Packed.at(path, 0, "one")) == hashed(b"d")
 
 
 @pytest.mark.usefixtures("settled")

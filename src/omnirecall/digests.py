@@ -1,4 +1,4 @@
-"""Hashes of files, remembered while a file's size, times and inode stay the same."""
+"""Hashes of files and of parts of files, remembered while a file's size, times and inode stay the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,23 +19,36 @@ _local = threading.local()
 
 def file_digest(path: Path) -> str:
     """The blake2b hash of a file's bytes, 16 bytes in hex; UserError if it cannot be read."""
+
+    def read() -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+    return _remembered(path, "", read)
+
+
+def part_digest(path: Path, part: str, content: Callable[[], bytes]) -> str:
+    """The same of a named part of a file, such as a cell of a table; ``content`` reads it."""
+    return _remembered(path, part, lambda: hashlib.blake2b(content(), digest_size=16).hexdigest())
+
+
+def _remembered(path: Path, part: str, digest: Callable[[], str]) -> str:
     try:
         status = path.stat()
         memory = _memory()
-        key = f"{status.st_dev} {status.st_ino}"
+        key = f"{status.st_dev} {status.st_ino} {part}".rstrip()
         mark = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
         if memory is not None and (known := _recall(memory, key, mark)):
             return known
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        found = digest()
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     if memory is not None and time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED:
         try:
-            memory.execute("insert or replace into digest values (?, ?, ?)", (key, mark, digest))
+            memory.execute("insert or replace into digest values (?, ?, ?)", (key, mark, found))
         except sqlite3.Error:
             _forget()
-    return digest
+    return found
 
 
 def memory_path() -> Path:

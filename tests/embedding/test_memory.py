@@ -14,6 +14,7 @@ import pytest
 from models_of_form import Letters
 
 from omnirecall import columns
+from omnirecall.embedding import segments
 from omnirecall.evaluation import evaluate
 from omnirecall.media.types import DecodedItem
 from omnirecall.ranking import vectors
@@ -38,6 +39,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_READ", 1 << 16)
     monkeypatch.setattr(columns.parts, "__defaults__", (1 << 9,))
     monkeypatch.setattr(folder_module, "KEPT", 100)
+    monkeypatch.setattr(segments, "_TOGETHER", 4)
     monkeypatch.setattr(vectors, "_BLOCK_BYTES", 1 << 14)
 
 

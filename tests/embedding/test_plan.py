@@ -106,6 +106,34 @@ def test_a_folder_of_frames_is_its_files(tmp_path: Path) -> None:
     assert len({key(one), renamed, key(two)}) == 3
 
 
+def test_what_changes_after_it_was_planned_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "film").mkdir()
+    for name in ("a", "b", "film/1", "film/2"):
+        (tmp_path / name).write_bytes(name.encode())
+    items = [
+        Item("1", text="words"),
+        Item("2", image=tmp_path / "a"),
+        Item("3", text="words", image=tmp_path / "b"),
+        Item("4", video=tmp_path / "film"),
+        Item("5", image=b"in memory"),
+    ]
+    model = Letters(symmetric=False)
+    plan = Plan(model)
+    plan.add(items, "candidate", "find", POLICY, "model", "task")
+    distinct = plan.distinct()
+    jobs = {job.planned.id: job for job in distinct.jobs(range(len(distinct)))}
+    for job in jobs.values():
+        job.refuse_changed(model)
+    for name, number in (("b", "3"), ("film/2", "4")):
+        (tmp_path / name).write_bytes(b"other")
+        with pytest.raises(
+            UserError, match=rf"^item {number}: \w+ .*{name[:4]} changed while it was read; start again$"
+        ):
+            jobs.pop(number).refuse_changed(model)
+        for job in jobs.values():
+            job.refuse_changed(model)
+
+
 def test_no_part_runs_into_the_next() -> None:
     """A text that holds the bytes of what follows it is another content."""
     pictures = (str(number).encode() for number in itertools.count())

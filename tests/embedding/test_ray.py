@@ -26,9 +26,10 @@ from omnirecall.embedding.engines.ray import HELD_BATCHES, Setup, Worker, Worker
 from omnirecall.embedding.plan import Job
 from omnirecall.embedding.segments import opened
 from omnirecall.errors import RunError, UserError
-from omnirecall.evaluation import evaluate
+from omnirecall.evaluation import evaluate, finish
 from omnirecall.media.types import DecodedItem
 from omnirecall.models.base import ModelOptions
+from omnirecall.planning import Options, prepare
 from omnirecall.protocol.items import Item
 from omnirecall.protocol.suites import MediaPolicy
 
@@ -335,6 +336,16 @@ def test_an_error_in_an_actor_is_the_sentence_of_the_local_engine(
     assert there.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_file_that_changed_since_it_was_planned_is_refused(
+    engine: str, folder: Path, model: Callable[..., str], tmp_path: Path
+) -> None:
+    run = prepare(model(VARIED), folder, Options(out=tmp_path / "out", batch=BATCH, engine=engine))
+    Image.new("RGB", (8, 8), (1, 2, 3)).save(folder / "9.png")
+    with pytest.raises(UserError, match=r"item i9: image .*9\.png changed while it was read; start again"):
+        finish(run)
+
+
 def test_any_other_error_of_a_model_is_named(folder: Path, model: Callable[..., str], tmp_path: Path) -> None:
     spec = model("""
     class Odd(Exception):
@@ -483,7 +494,7 @@ def two_batches(watched: Watched, monkeypatch: pytest.MonkeyPatch, seen: list[st
     worker = Worker(Setup("", ModelOptions(), "watched", "1", 2, Path.cwd(), (), {}, 0, 0))
 
     def jobs(letter: str, count: int) -> list[Job]:
-        return [Job(Item(f"{letter}{n}"), "query", "", MediaPolicy(), "") for n in range(count)]
+        return [Job(Item(f"{letter}{n}"), "query", "", MediaPolicy(), "", b"") for n in range(count)]
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(worker.embed, jobs("a", 3))

@@ -7,32 +7,34 @@ import itertools
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from omnirecall import columns
-from omnirecall.digests import file_digest
+from omnirecall.digests import file_digest, part_digest
 from omnirecall.embedding.segments import Ints, Keys, no_keys
 from omnirecall.errors import UserError
 from omnirecall.models.base import Embedder, Role
 from omnirecall.protocol.items import MEDIA, MODALITIES, Item, MediaRef, Packed, worded
 from omnirecall.protocol.suites import MediaPolicy
-from omnirecall.sources.packed import item_unpacked, unpacked
+from omnirecall.sources.packed import cell, item_unpacked
 
 BATCH_SIZES = {"text": 256, "image": 32, "audio": 16, "video": 8}
 _LONGEST = (1 << 16) - 1
 """Texts of so many characters and more count as equally long in the order of batches."""
+_KNOWN = 1 << 16
 _EMPTY = hashlib.blake2b(digest_size=16)  # a copy of which is made sooner than another
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Hashes of what items are made of; a file, a folder of frames or a cell of a table is read once."""
+    """Hashes of what items are made of; a file, a folder of frames or a cell of a table is read once, if not so many others come
+    between.
+    """
 
     _files: dict[MediaRef, bytes] = field(default_factory=dict)
 
@@ -52,30 +54,26 @@ class Contents:
                 hashed.update(held)
         return hashed.digest()
 
-    def refuse_changed(self, item: Item) -> None:
-        """UserError if a file of the item is not what it was when it was planned."""
-        for part in MEDIA:
-            ref = getattr(item, part)
-            if ref in self._files and isinstance(ref, Path) and bytes.fromhex(media_digest(ref)) != self._files[ref]:
-                raise UserError(f"item {item.id}: {part} {ref} changed while it was read; start again")
-
     def _medium(self, ref: MediaRef) -> bytes:
         if not isinstance(ref, Path | Packed):
             return hashlib.blake2b(ref, digest_size=16).digest()
         if ref not in self._files:
+            if len(self._files) == _KNOWN:
+                self._files.clear()
             self._files[ref] = bytes.fromhex(media_digest(ref))
         return self._files[ref]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One item to embed for a task."""
+    """One item to embed for a task. ``key``: 16 bytes, under which its vector is stored."""
 
     planned: Item
     role: Role
     instruction: str
     media: MediaPolicy
     task: str
+    key: bytes
 
     @property
     def item(self) -> Item:
@@ -88,6 +86,15 @@ class Job:
         refs = [getattr(self.planned, part) for part in MEDIA]
         paths = [path for ref in refs if isinstance(ref, Path) for path in (ref.iterdir() if ref.is_dir() else [ref])]
         return sum(path.stat().st_size for path in paths)
+
+    def refuse_changed(self, model: Embedder) -> None:
+        """UserError if a file of the item is not what it was when it was planned."""
+        files = [f"{part} {ref}" for part in MEDIA if isinstance(ref := getattr(self.planned, part), Path)]
+        if not files or getattr(model, "by_id", False):
+            return
+        keyed = _Keyed(model, self.role, self.media, self.task)
+        if keyed.digest(self.planned, self.instruction, Contents().digest(self.planned)) != self.key:
+            raise UserError(f"item {self.planned.id}: {' or '.join(files)} changed while it was read; start again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,10 +322,12 @@ class Distinct:
 
     def jobs(self, rows: range) -> Iterator[Job]:
         """The jobs of a batch."""
-        for number, place in zip(*self._places(rows), strict=True):
+        keys = self.keys[rows.start : rows.stop]
+        for number, place, key in zip(*self._places(rows), keys, strict=True):
             asked = self.plan.asked[number]
             item = said(asked.items[place], asked.prompt, self.plan.model)
-            yield Job(item, asked.role, _spoken(item, asked.instruction, asked.prompt), asked.media, asked.task)
+            spoken = _spoken(item, asked.instruction, asked.prompt)
+            yield Job(item, asked.role, spoken, asked.media, asked.task, key.tobytes())
 
     def _places(self, rows: range) -> tuple[list[int], list[int]]:
         """Who asked for each job first, by number, and its item's row there."""
@@ -354,5 +363,7 @@ def media_digest(ref: MediaRef) -> str:
             return file_digest(ref)
         parts = "".join(f"{path.name} {file_digest(path)}\n" for path in sorted(ref.iterdir()) if path.is_file())
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-    content: Any = unpacked(ref)
-    return file_digest(content) if isinstance(content, Path) else hashlib.blake2b(content, digest_size=16).hexdigest()
+    if isinstance(ref, Packed):
+        path, row, column = ref.place
+        return part_digest(path, f"{row} {column}", partial(cell, ref))
+    return hashlib.blake2b(ref, digest_size=16).hexdigest()

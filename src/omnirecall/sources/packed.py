@@ -16,9 +16,14 @@ KEPT_BYTES = 512 << 20
 """Row groups are kept up to so many bytes, and at least one."""
 
 
+def cell(ref: Packed) -> bytes:
+    """The bytes that stand at a place; UserError if there are none."""
+    return _GROUPS.cell(*ref.place)
+
+
 def unpacked(ref: MediaRef) -> MediaRef:
     """The bytes that a ``Packed`` stands for; any other reference as it is."""
-    return _GROUPS.cell(*ref.place) if isinstance(ref, Packed) else ref
+    return cell(ref) if isinstance(ref, Packed) else ref
 
 
 def item_unpacked(item: Item) -> Item:

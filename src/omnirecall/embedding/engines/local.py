@@ -20,11 +20,7 @@ def local(distinct: Distinct, todo: Sequence[range]) -> Results:
     model, sizes = distinct.plan.model, Sizes()
 
     def decode(rows: range) -> list[DecodedItem]:
-        jobs = list(distinct.jobs(rows))
-        items = [decoded(job, model) for job in jobs]
-        for job in jobs:
-            distinct.plan.contents.refuse_changed(job.planned)
-        return items
+        return [decoded(job, model) for job in distinct.jobs(rows)]
 
     pieces = (piece for batch in todo for piece in distinct.pieces(batch))
     with closing(ahead(pieces, decode, lambda items: sum(item.nbytes for item in items))) as coming:
@@ -36,7 +32,12 @@ def local(distinct: Distinct, todo: Sequence[range]) -> Results:
 
 
 def decoded(job: Job, model: Embedder) -> DecodedItem:
-    """A job's item as its model takes it; a model of vectors by id gets the id and the task alone."""
+    """A job's item as its model takes it; a model of vectors by id gets the id and the task alone.
+
+    UserError if the item is not what was planned any more.
+    """
     if getattr(model, "by_id", False):
         return DecodedItem(job.planned.id, text="", task=job.task)
-    return decode_item(job.item, job.media, model.sampling_rate, job.instruction)
+    item = decode_item(job.item, job.media, model.sampling_rate, job.instruction)
+    job.refuse_changed(model)
+    return item
