@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from omnirecall.embedding.inventory import prunable, prune
+from omnirecall.embedding.segments import SegmentHeader, Writer, alive
+from omnirecall.locks import hold
 
 
 @pytest.fixture
@@ -103,3 +108,41 @@ def test_prune_takes_what_an_interruption_left(folder: Path, tmp_path: Path, com
     assert json.loads(command("store", "prune", "--store", store, "--json").out) == []
     again = command("run", folder, "--model", "random:8", "--out", out, "--json").json
     assert again["embedded"]["now"] == 0
+
+
+def test_prune_leaves_what_a_run_is_at(folder: Path, tmp_path: Path, command: Callable, refused: Callable) -> None:
+    """Its vectors, the segment that it has just begun, and one that it took up after the list was made."""
+    out, store = tmp_path / "runs", tmp_path / "runs" / ".store"
+    assert command("run", folder, "--model", "random:8", "--out", out, "-q").code == 0
+    (table,) = (path for path in store.iterdir() if path.is_dir())
+    left = table / "00000000000000000001-aa.rows"
+    left.write_bytes(b"")
+    listed = prunable(store, None)
+    assert [one.path for one in listed] == [str(left)]
+    writer = Writer(table, SegmentHeader("float32", 8, False))
+    with left.open("rb") as file:
+        hold(file)
+        prune(listed)
+        assert left.exists()
+    assert [one.path for one in prunable(store, None)] == [str(left)]
+    refused(command("store", "prune", "--store", store, "--model", "*"), "a run is adding vectors of random:8")
+    writer.abandon()
+    prune(listed)
+    assert not left.exists()
+
+
+def test_a_segment_removed_as_it_began_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = []
+
+    def hold_late(file: Any) -> None:
+        if not gone:
+            gone.extend(tmp_path.glob("*.rows"))
+            gone[0].unlink()
+        hold(file)
+
+    monkeypatch.setattr("omnirecall.embedding.segments.hold", hold_late)
+    writer = Writer(tmp_path, SegmentHeader("float32", 8, False))
+    assert writer.path.exists()
+    assert writer.path != gone[0]
+    assert alive(writer.path)
+    writer.abandon()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from omnirecall.embedding.segments import (
 from omnirecall.embedding.store import TABLE_FILE, TableHeader
 from omnirecall.errors import UserError
 from omnirecall.files import left_behind
+from omnirecall.locks import is_free
 
 
 class Shelf(msgspec.Struct, frozen=True):
@@ -114,6 +116,8 @@ def prunable(root: Path, model: str | None) -> list[Freed]:
     for folder, header in _tables(root):
         if model is not None:
             if fnmatch.fnmatchcase(header.model, model):
+                if any(alive(path) for path in folder.glob("*.rows")):
+                    raise UserError(f"{folder}: a run is adding vectors of {header.model}; wait until it ends")
                 found.append(Freed(str(folder), _size(folder), f"the vectors of {header.model}"))
             continue
         for path in sorted(folder.iterdir()):
@@ -134,10 +138,12 @@ def prunable(root: Path, model: str | None) -> list[Freed]:
 
 
 def prune(freed: list[Freed]) -> None:
-    """Remove what was found."""
+    """Remove what was found, but for what a run has taken up meanwhile."""
     for one in freed:
         path = Path(one.path)
         if path.is_dir():
             shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+            continue
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            if is_free(file):  # and stays so until it is gone
+                path.unlink()

@@ -189,16 +189,13 @@ class Writer:
     """A segment that grows. Other processes may read it meanwhile; a lock tells them that it is alive."""
 
     def __init__(self, folder: Path, header: SegmentHeader) -> None:
-        stem = folder / f"{time.time_ns():020d}-{secrets.token_hex(4)}"
         self.header = header
-        self.path = stem.with_suffix(".rows")
         self._schema = _ROW.with_metadata({"segment": msgspec.json.encode(header)})
         self._coming, self._listing = io.BytesIO(), _Listing()
         self._stream = pa.ipc.new_stream(self._coming, self._schema)
         with disk_errors(folder):
-            self._rows = self.path.open("xb", buffering=0)  # first, so that vectors without rows are nobody's
-            hold(self._rows)
-            self._vectors = stem.with_suffix(".vectors").open("xb", buffering=0)
+            self.path, self._rows = _begun(folder)  # first, so that vectors without rows are nobody's
+            self._vectors = self.path.with_suffix(".vectors").open("xb", buffering=0)
 
     def append(self, keys: Keys, values: NDArray[Any], counts: Ints, notes: Sequence[Note]) -> None:
         """Vectors first, then the rows that name them: a kill between the two leaves bytes that nothing names."""
@@ -234,6 +231,17 @@ class Writer:
         """Leave the segment as it is; whoever opens it next treats it as one whose process was killed."""
         self._vectors.close()
         self._rows.close()
+
+
+def _begun(folder: Path) -> tuple[Path, IO[bytes]]:
+    """A new ``.rows`` file, locked; another one where it was removed as left behind before it was locked."""
+    while True:
+        path = folder / f"{time.time_ns():020d}-{secrets.token_hex(4)}.rows"
+        file = path.open("xb", buffering=0)
+        hold(file)
+        if os.fstat(file.fileno()).st_nlink:
+            return path, file
+        file.close()
 
 
 def _write_all(file: IO[bytes], data: memoryview) -> None:
