@@ -53,7 +53,7 @@ def test_a_lost_network_loses_one_batch_at_most(
         evaluate(model(), folder, out=tmp_path / "undisturbed", batch=BATCH)
         server.asked.clear()
         server.faults, server.always = [Fault() for _ in range(after)], LOST[how]
-        with pytest.raises(RunError, match="127.0.0.1") as lost:
+        with pytest.raises(RunError, match=r"127\.0\.0\.1") as lost:
             evaluate(model(), folder, out=tmp_path / "lost", batch=BATCH)
         assert "\n" not in str(lost.value)
         answered = [text for asked in server.asked[:after] for text in asked.body["input"]]
