@@ -32,8 +32,7 @@ _RUN = 1 << 18
 _READ = 1 << 25
 """Bytes read from maps after which their pages are given back."""
 _KINDS = 1 << 12
-AROUND = 1 << 16
-"""Bytes that the system maps around a byte that is read here and there."""
+_AROUND = 1 << 16
 
 _maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 _read = [0]
@@ -84,6 +83,11 @@ def touched(size: int) -> None:
             _read[0] = 0
             for area in _maps:
                 area.madvise(mmap.MADV_DONTNEED)
+
+
+def scattered(size: int, count: int) -> None:
+    """Note that so many rows were read or written here and there in ``size`` bytes: the system maps what lies around them too."""
+    touched(min(size, count * _AROUND))
 
 
 class Growing:
@@ -149,7 +153,8 @@ def taken(column: Column, rows: Ints) -> Column:
     out = empty((len(rows), *column.shape[1:]), column.dtype)
     for part in parts(len(rows)):
         out[part] = column[rows[part]]
-        touched(2 * out[part].nbytes)
+        touched(out[part].nbytes)
+        scattered(column.nbytes, len(out[part]))
     return out
 
 
@@ -186,7 +191,7 @@ def sorted_rows(code: Callable[[slice], Ints], n: int, kinds: int) -> Ints:
         before = np.arange(len(ordered)) - np.repeat(starts, counts)
         out[ends[ordered] + before] = order + part.start
         ends[ordered[starts]] += counts
-        touched(len(out) // kinds * 8 + 24 * len(codes))
+        scattered(out.nbytes, len(codes))
     return out
 
 
@@ -212,7 +217,7 @@ def runs(values: Column) -> Iterator[Ints]:
         while stop < n and _kind(values[order[stop : stop + 1]])[0] == last:
             stop = _end_of(values, order, stop, int(last))
         yield order[start:stop]
-        touched(8 * (stop - start))
+        scattered(values.nbytes, stop - start)
         start = stop
 
 

@@ -523,6 +523,24 @@ def test_a_segment_killed_before_its_first_append_is_no_damage(tmp_path: Path) -
         writer.abandon()
 
 
+def test_an_index_is_a_safetensors_file(tmp_path: Path) -> None:
+    """Read by that library, it holds the keys in order, and where each one's row and vectors are."""
+    numpy = pytest.importorskip("safetensors.numpy")
+    keys, counts = some_keys(30), [1, 2, 3] * 10
+    store = filled(tmp_path, keys, made_ragged(counts, 3, "float32"), [7, 30])
+    (index,) = store.folder.glob("*.index")
+    tensors = numpy.load_file(index)
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    np.testing.assert_array_equal(tensors["row"], order)
+    np.testing.assert_array_equal(np.stack([tensors["high"], tensors["low"]], axis=1), keys[order])
+    np.testing.assert_array_equal(tensors["begin"], np.cumsum(counts) - counts)
+    assert {name: tensor.dtype.name for name, tensor in tensors.items()} == {
+        **dict.fromkeys(("high", "low"), "uint64"),
+        **dict.fromkeys(("row", "begin"), "int64"),
+        **dict.fromkeys(("tokens_cut", "frame_tokens"), "int32"),
+    }
+
+
 def test_a_lost_or_damaged_index_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys, vectors = some_keys(20), made_ragged([1, 2] * 10, 3, "bfloat16")
     store = filled(tmp_path, keys, vectors, [9, 20], per_segment=2)

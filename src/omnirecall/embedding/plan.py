@@ -347,7 +347,7 @@ def first_of_each(keys: Keys) -> Ints:
         new = np.ones(len(some), bool)
         new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
         first[rows[order[new]]] = True
-        columns.touched(2 * some.nbytes)
+        columns.scattered(keys.nbytes + first.nbytes, len(rows))
     return columns.where(first)
 
 

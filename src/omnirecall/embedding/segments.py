@@ -4,7 +4,7 @@ Each process that embeds appends to a segment of its own, three files:
 
     NAME.vectors   the vectors as the model emitted them, row after row, in its own dtype (bfloat16 as its bits)
     NAME.rows      an Arrow IPC stream, a batch per append: keys, numbers of vectors, notes, and checksums of these and the vectors
-    NAME.index     an Arrow IPC file, written when the segment is closed: the keys in order, and their rows
+    NAME.index     a safetensors file, written when the segment is closed: the keys in order, and their rows
 
 Arrow cannot lengthen a column in place, so the vectors stand beside it as plain rows: they are written once, and read as one
 matrix where they lie. ``.rows`` is what counts: vectors that it does not name are not there. The index is made from it again
@@ -84,16 +84,9 @@ _ROW = pa.schema(
         ("warnings", pa.list_(pa.string())),
     ]
 )
-_INDEX = pa.schema(
-    [
-        ("high", pa.uint64()),
-        ("low", pa.uint64()),
-        ("row", pa.int64()),
-        ("begin", pa.int64()),
-        ("tokens_cut", pa.int32()),
-        ("frame_tokens", pa.int32()),
-    ]
-)
+_INDEX = {"high": "U64", "low": "U64", "row": "I64", "begin": "I64", "tokens_cut": "I32", "frame_tokens": "I32"}
+"""The tensors of an index, in the order of the file, by the dtypes of safetensors."""
+_NUMPY: dict[str, np.dtype[Any]] = {"U64": np.dtype("<u8"), "I64": np.dtype("<i8"), "I32": np.dtype("<i4")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +331,7 @@ def index_agrees(path: Path) -> bool:
     index, rows = _from_index(path), _from_rows(path, checked=False)
     if index is None or rows is None:
         return index is None
-    same = all(np.array_equal(getattr(index, name), getattr(rows, name)) for name in _INDEX.names)
+    same = all(np.array_equal(getattr(index, name), getattr(rows, name)) for name in _INDEX)
     return same and index.header == rows.header and index.warnings == rows.warnings
 
 
@@ -351,21 +344,23 @@ def alive(path: Path) -> bool:
 def _from_index(path: Path) -> Segment | None:
     try:
         with path.with_suffix(".index").open("rb") as file:
-            reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(columns.map_file(file))))
-        header = _header(reader)
-        said = msgspec.json.decode(reader.schema.metadata[b"warnings"], type=Warnings)
-        end = int(reader.schema.metadata[b"end"])
-        if not reader.schema.equals(_INDEX):
+            area = columns.map_file(file)
+        start = 8 + int.from_bytes(area[:8], "little")
+        head = msgspec.json.decode(area[8 : min(start, len(area))])
+        said = msgspec.json.decode(head["__metadata__"]["omnirecall"], type=_Said)
+        rows = int(head["row"]["shape"][0])
+        if head != _index_head(rows, said):
             return None
-        content = [
-            numbers(column, one.type.to_pandas_dtype())
-            for column, one in zip(reader.get_batch(0).columns, _INDEX, strict=True)
-        ]
-        values = segment_matrix(path, header)
-    except (OSError, pa.ArrowException, msgspec.MsgspecError, KeyError, TypeError, ValueError, ArithmeticError):
+        high, low, row, begin, cut, frames = (
+            np.frombuffer(area, _NUMPY[kind], rows, start + head[name]["data_offsets"][0])
+            for name, kind in _INDEX.items()
+        )
+        values = segment_matrix(path, said.segment)
+    except (OSError, msgspec.MsgspecError, LookupError, TypeError, ValueError, ArithmeticError):
         return None
-    high, low, row, begin, cut, frames = content
-    return None if len(values) < end else Segment(header, values[:end], high, low, row, begin, cut, frames, said)
+    if len(values) < said.end:
+        return None
+    return Segment(said.segment, values[: said.end], high, low, row, begin, cut, frames, said.warnings)
 
 
 def segment_matrix(path: Path, header: SegmentHeader) -> NDArray[Any]:
@@ -496,19 +491,32 @@ def whole_appends(appends: Iterator[Append], values: NDArray[Any], *, checked: b
         yield append
 
 
+class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an index says beside its tensors. ``end``: how many vectors its rows name."""
+
+    segment: SegmentHeader
+    warnings: Warnings
+    end: int
+
+
+def _index_head(rows: int, said: _Said) -> dict[str, Any]:
+    """The header of an index, as safetensors has it."""
+    head: dict[str, Any] = {"__metadata__": {"omnirecall": msgspec.json.encode(said).decode()}}
+    end = 0
+    for name, kind in _INDEX.items():
+        begin, end = end, end + rows * _NUMPY[kind].itemsize
+        head[name] = {"dtype": kind, "shape": [rows], "data_offsets": [begin, end]}
+    return head
+
+
 def _write_index(path: Path, segment: Segment) -> None:
-    schema = _INDEX.with_metadata(
-        {
-            "segment": msgspec.json.encode(segment.header),
-            "warnings": msgspec.json.encode(segment.warnings),
-            "end": str(len(segment.values)),
-        }
-    )
-    content = [_array(one.type, getattr(segment, one.name)) for one in _INDEX]
-    batch = pa.RecordBatch.from_arrays(content, schema=schema)
-    with (
-        whole_file(path.with_suffix(".index")) as temporary,
-        pa.OSFile(str(temporary), "wb") as sink,
-        pa.ipc.new_file(sink, schema) as writer,
-    ):
-        writer.write_batch(batch)
+    rows, said = len(segment.row), _Said(segment.header, segment.warnings, len(segment.values))
+    encoded = msgspec.json.encode(_index_head(rows, said))
+    encoded += b" " * (-len(encoded) % 8)  # so that the numbers stand where their dtype wants them
+    with whole_file(path.with_suffix(".index")) as temporary, temporary.open("wb") as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for name, kind in _INDEX.items():
+            column = getattr(segment, name)
+            for part in columns.parts(rows):
+                file.write(column[part].astype(_NUMPY[kind]).tobytes())
+                columns.touched(column[part].nbytes)

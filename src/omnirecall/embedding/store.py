@@ -32,6 +32,8 @@ from omnirecall.files import write_whole
 from omnirecall.ranking import BFloat16, Ragged, Segments
 
 TABLE_FILE = "table.json"
+_FOUND_IN, _NOTES_IN = 24, 8
+"""Bytes of a row of a segment's index that `find` and `notes` read."""
 
 Vectors = NDArray[np.floating[Any]] | BFloat16 | Ragged
 
@@ -101,6 +103,7 @@ class Store:
                 found = segment.find(some[open_])
                 part[open_] = np.where(found >= 0, found + start, -1)
             columns.touched(part.nbytes + some.nbytes)
+            columns.scattered(_FOUND_IN * len(self), len(some))
         return rows
 
     def lacks(self, keys: Keys) -> NDArray[np.bool_]:
@@ -156,7 +159,7 @@ class Store:
                 said = np.fromiter(segment.warnings, np.int64)
                 here = said[np.isin(said, local)].tolist()
                 warnings |= {text: None for row in here for text in segment.warnings[row]}
-            columns.touched(16 * len(some))
+            columns.scattered(_NOTES_IN * len(self), len(some))
         return Notes(cut, frames, tuple(warnings))
 
     def append(self, keys: Keys, vectors: Vectors, notes: Sequence[Note] = ()) -> None:

@@ -102,6 +102,11 @@ class Table:
     def dimension(self) -> int:
         return int(self.values.shape[1])
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole matrix."""
+        return len(self.values) * self.dimension * self.values.dtype.itemsize
+
     def block(self, start: int, stop: int) -> Array:
         """Rows start to stop as float32 (float64 where stored so), exactly."""
         found = self.values[start:stop] if self.rows is None else self.values[self.rows[start:stop]]

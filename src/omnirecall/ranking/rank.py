@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from omnirecall.columns import AROUND, touched
 from omnirecall.columns import empty as empty_column
+from omnirecall.columns import scattered
 from omnirecall.ranking import exact
 from omnirecall.ranking.counting import Counter, Plan, Targets, choose_levels
 from omnirecall.ranking.filter import Queries, full_sums
@@ -270,7 +270,7 @@ def _score(vectors: Dense | Late, wanted: Lists64, candidates: int) -> PairScore
         else:
             assert isinstance(vectors.candidates, Table)
             pairs.put(part, vectors.candidates.take(used), back)
-            touched(len(used) * AROUND)
+            scattered(vectors.candidates.nbytes, len(used))
     return pairs.scores(candidates)
 
 

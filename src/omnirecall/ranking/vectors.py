@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from omnirecall.columns import AROUND, touched
+from omnirecall.columns import scattered
 from omnirecall.ranking import exact
 from omnirecall.ranking.filter import (
     TINY,
@@ -159,7 +159,7 @@ class Dense:
             part = by_row[start : start + _PAIRS]
             used, back = np.unique(where[part], return_inverse=True)
             out[part] = self.exact_rows(self.candidates.take(used), back, queries[part])
-            touched(len(used) * AROUND)
+            scattered(self.candidates.nbytes, len(used))
         return out
 
     def unit_queries(self) -> tuple[Array, Floats, float]:
