@@ -527,7 +527,7 @@ def test_an_index_is_a_safetensors_file(tmp_path: Path) -> None:
     """Read by that library, it holds the keys in order, and where each one's row and vectors are."""
     numpy = pytest.importorskip("safetensors.numpy")
     keys, counts = some_keys(30), [1, 2, 3] * 10
-    store = filled(tmp_path, keys, made_ragged(counts, 3, "float32"), [7, 30])
+    store = filled(tmp_path, keys, made_ragged(counts, 3, "float32"), [7, 30], per_segment=2)
     (index,) = store.folder.glob("*.index")
     tensors = numpy.load_file(index)
     order = np.lexsort((keys[:, 1], keys[:, 0]))
@@ -547,7 +547,13 @@ def test_a_lost_or_damaged_index_is_made_again(tmp_path: Path, monkeypatch: pyte
     (index,) = store.folder.glob("*.index")
     whole = index.read_bytes()
     with quick_disk(monkeypatch):
-        for broken in (None, b"", bytes(len(whole)), b"ARROW1\0\0", *(whole[:cut] for cut in range(0, len(whole), 37))):
+        for broken in (
+            None,
+            b"",
+            bytes(len(whole)),
+            (2**60).to_bytes(8, "little"),
+            *(whole[:cut] for cut in range(0, len(whole), 37)),
+        ):
             if broken is None:
                 index.unlink()
             else:
