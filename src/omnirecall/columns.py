@@ -184,7 +184,9 @@ def sorted_rows(code: Callable[[slice], Ints], n: int, kinds: int) -> Ints:
     out = empty(n, np.int64)
     for part in parts(n):
         codes = code(part)
-        order = np.argsort(codes, kind="stable")
+        order = np.argsort(
+            codes.astype(np.uint16) if kinds <= 1 << 16 else codes, kind="stable"
+        )  # of 16 bits, by radix
         ordered = codes[order]
         starts = np.flatnonzero(np.diff(ordered, prepend=-1))
         counts = np.diff(np.append(starts, len(ordered)))

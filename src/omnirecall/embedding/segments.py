@@ -466,14 +466,24 @@ class _Listing:
         """All of it, in the order of the keys; nothing can be added any more."""
         self._take_in()
         key = self._keys.column()
-        order = columns.empty(len(key), np.int64)
-        place = 0
+        high, low, order = columns.Growing(np.uint64), columns.Growing(np.uint64), columns.Growing(np.int64)
         for run in columns.runs(key[:, 0]):  # `find` looks at every key with the first half that it seeks
-            order[place : place + len(run)] = run[np.argsort(key[run, 0], kind="stable")]
-            place += len(run)
-        high, low = (columns.taken(key[:, half], order) for half in (0, 1))
-        begins, cut, frames = (column.column() for column in (self._begins, self._cut, self._frames))
-        return Segment(header, values[: self._end], high, low, order, begins, cut, frames, self._warnings)
+            some = key[run]
+            rising = np.argsort(some[:, 0], kind="stable")
+            for column, part in ((high, some[rising, 0]), (low, some[rising, 1]), (order, run[rising])):
+                column.extend(part)
+            columns.scattered(key.nbytes, len(run))
+        return Segment(
+            header,
+            values[: self._end],
+            high.column(),
+            low.column(),
+            order.column(),
+            self._begins.column(),
+            self._cut.column(),
+            self._frames.column(),
+            self._warnings,
+        )
 
 
 def whole_appends(appends: Iterator[Append], values: NDArray[Any], *, checked: bool) -> Iterator[Append]:
